@@ -1,0 +1,24 @@
+//! The control plane's side of routing: which apiserver serves which group/version/resource, and how
+//! the shards learn of it.
+//!
+//! Read in this order: [`Gvr`] and [`ServerId`] are the words, [`Snapshot`] is one immutable table of
+//! them, [`Publisher`] and [`Reader`] hand a snapshot to the shards, and [`static_routes`] makes one
+//! from a file.
+//!
+//! What always holds: a published snapshot never changes and names exactly one local server; a lookup
+//! takes no lock and allocates nothing; a shard never frees a snapshot.
+//!
+//! What this crate does not do: it opens no socket, reads no file and no clock, and it does not decide
+//! where a request goes (the engine's `route` does). Addresses are literals; nothing here resolves names.
+
+mod gvr;
+mod handoff;
+mod server;
+mod snapshot;
+pub mod static_routes;
+mod table;
+
+pub use gvr::Gvr;
+pub use handoff::{Publisher, Reader};
+pub use server::{Server, ServerId, ServerIndex, ServerSet};
+pub use snapshot::{BuildError, Snapshot, SnapshotBuilder};

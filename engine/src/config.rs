@@ -1,0 +1,121 @@
+//! Every limit of the data plane, with its default and the reason for it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Which kernel interface moves bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum IoDriver {
+    /// io_uring with the best flags the kernel takes, else epoll.
+    #[default]
+    Auto,
+    /// io_uring or an error.
+    IoUring,
+    /// epoll.
+    Epoll,
+}
+
+/// What an engine is started with.
+#[derive(Clone)]
+pub struct Config {
+    /// Where clients connect.
+    pub bind: SocketAddr,
+    /// CPUs the shards are pinned to, one shard each; `None` in place of a CPU leaves a shard unpinned.
+    pub cpus: Vec<Option<usize>>,
+    /// Kernel interface.
+    pub io_driver: IoDriver,
+    /// Serving certificate, ALPN and ciphers for clients.
+    pub server_tls: Arc<rustls::ServerConfig>,
+    /// How the local server is verified.
+    pub local_tls: Arc<rustls::ClientConfig>,
+    /// How peers are verified.
+    pub peer_tls: Arc<rustls::ClientConfig>,
+    /// Limits of each shard.
+    pub limits: Limits,
+}
+
+/// Limits of one shard.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Streams a client may have open on one connection; kube-apiserver's own default.
+    pub client_streams: u32,
+    /// Stream window granted to clients: an upload in flight holds at most this much.
+    pub client_window: u32,
+    /// Stream window granted to servers: what kube-apiserver itself uses.
+    pub server_window: u32,
+    /// Connection window granted to either side; returned on receipt, so it only has to cover a round trip.
+    pub connection_window: u32,
+    /// Decoded header list of one message: kube-apiserver's limit is 1 MiB, real heads are under 16 KiB, and 64 KiB
+    /// leaves room for large impersonation headers without making 100 streams cost 100 MiB.
+    pub header_list: usize,
+    /// Plaintext waiting to be encrypted for one connection before its streams are held back; two full reads.
+    pub out_high: usize,
+    /// Bodies held by the shard for slow readers and retries; above 80 % new streams are refused.
+    pub held_bytes: usize,
+    /// Request body kept for a retry until the response head comes.
+    pub retry_body: usize,
+    /// Servers asked for one request in all.
+    pub attempts: u8,
+    /// Client connections of one shard.
+    pub client_conns: usize,
+    /// Connections of this shard to one server: 256 divided among the shards.
+    pub server_conns: usize,
+    /// Requests of this shard waiting for a connection to one server.
+    pub waiting: usize,
+    /// Percent of a server's MAX_CONCURRENT_STREAMS in use when the next connection is opened.
+    pub streams_percent: u32,
+    /// TCP connect.
+    pub connect: Duration,
+    /// TLS handshake with a server, and the server's first SETTINGS.
+    pub server_handshake: Duration,
+    /// TLS handshake of a client, and its HTTP/2 preface.
+    pub client_handshake: Duration,
+    /// A client connection without streams is closed after this; kube-apiserver's own limit.
+    pub client_idle: Duration,
+    /// A server connection without streams is closed after this, before the server does it at 90 s.
+    pub server_idle: Duration,
+    /// Silence on a connection with a waiting stream before a PING asks for life.
+    pub ping_after: Duration,
+    /// Unanswered PING: no new streams on the connection.
+    pub suspect_after: Duration,
+    /// Unanswered PING: the connection is dead.
+    pub dead_after: Duration,
+    /// A server that refused a connection is left alone this long.
+    pub server_backoff: Duration,
+    /// Response head of a request that is not long-running: the apiserver's own 60 s and its 504 come first.
+    pub response_head: Duration,
+    /// Running short requests may finish this long after a drain began.
+    pub drain: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            client_streams: 100,
+            client_window: 64 * 1024,
+            server_window: 256 * 1024,
+            connection_window: 16 * 1024 * 1024,
+            header_list: 64 * 1024,
+            out_high: 128 * 1024,
+            held_bytes: 256 * 1024 * 1024,
+            retry_body: 64 * 1024,
+            attempts: 3,
+            client_conns: 20_000,
+            server_conns: 256,
+            waiting: 4_096,
+            streams_percent: 80,
+            connect: Duration::from_secs(2),
+            server_handshake: Duration::from_secs(3),
+            client_handshake: Duration::from_secs(10),
+            client_idle: Duration::from_secs(90),
+            server_idle: Duration::from_secs(60),
+            ping_after: Duration::from_secs(2),
+            suspect_after: Duration::from_secs(2),
+            dead_after: Duration::from_secs(4),
+            server_backoff: Duration::from_millis(250),
+            response_head: Duration::from_secs(65),
+            drain: Duration::from_secs(25),
+        }
+    }
+}

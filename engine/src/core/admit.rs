@@ -1,0 +1,171 @@
+//! Heads and trailers from clients: judged, routed, and made an exchange.
+
+use super::conn::{Conn, Role, State, Unknown};
+use super::exchange::{Exchange, Side};
+use super::pool::{Lane, SlotSet};
+use super::receive::ConnResult;
+use super::{ConnKey, Core};
+use crate::http2::Reason;
+use crate::http2::frame;
+use crate::http2::hpack::{Decoded, HeaderBlock, Token};
+use crate::http2::message::{self, RequestFacts};
+use crate::request::Target;
+use crate::respond::Failure;
+use crate::route::{self, Verdict};
+
+/// Header blocks kept for reuse, and the most memory one of them may hold.
+const SPARE_HEADS: usize = 256;
+const SPARE_HEAD_BYTES: usize = 8 * 1024;
+
+/// Where a request may go.
+struct Plan {
+    prefers_local: bool,
+    others: SlotSet,
+    lane: Lane,
+}
+
+impl Core {
+    /// Any header block: the table of the decoder must see every one, whatever becomes of it (RFC 9113 §4.3).
+    pub(super) fn on_headers(&mut self, key: ConnKey, stream: u32, block: &[u8], end: bool, self_dependent: bool) -> ConnResult {
+        let mut head = self.spare_heads.pop().unwrap_or_default();
+        let Some(conn) = self.conns.get_mut(key) else { return Ok(()) };
+        let decoded = conn.decoder.decode(block, self.limits.header_list, &mut head).map_err(|_| Reason::COMPRESSION_ERROR)?;
+        let too_large = matches!(decoded, Decoded::TooLarge);
+        if let Role::Upstream { .. } = conn.role {
+            return self.on_server_headers(key, stream, head, end, too_large);
+        }
+        if let Some(exchange) = conn.streams.get(stream) {
+            return self.on_trailers(exchange, Side::Down, head, end, too_large);
+        }
+        if let Some(outcome) = judge_new_stream(conn, stream) {
+            self.give_head(head);
+            return outcome;
+        }
+        conn.last_opened = stream;
+        if self_dependent {
+            self.give_head(head);
+            return self.refuse_stream(key, stream, Reason::PROTOCOL_ERROR);
+        }
+        self.on_request(key, stream, head, end, too_large)
+    }
+
+    fn on_request(&mut self, key: ConnKey, stream: u32, head: HeaderBlock, end: bool, too_large: bool) -> ConnResult {
+        let full = self.blocks.in_use() > self.limits.held_bytes / 5 * 4;
+        let Some(conn) = self.conns.get_mut(key) else { return Ok(()) };
+        if conn.state != State::Open || full || conn.streams.len() >= self.limits.client_streams as usize {
+            self.give_head(head);
+            return self.refuse_stream(key, stream, Reason::REFUSED_STREAM);
+        }
+        let facts = if too_large { None } else { message::check_request(&head).ok() };
+        if facts.is_none() && !too_large {
+            self.give_head(head);
+            return self.refuse_stream(key, stream, Reason::PROTOCOL_ERROR);
+        }
+        self.counters.requests += 1;
+        let plan = facts.map_or(Err(Failure::HeadTooLarge), |facts| self.plan(&head, facts));
+        let initial_window = i64::from(conn_window(&self.conns, key));
+        let mut exchange = Exchange::new(head, plan.as_ref().map_or(Lane::Short, |plan| plan.lane), self.now);
+        exchange.is_head = facts.is_some_and(|facts| facts.is_head);
+        let down = exchange.leg(Side::Down);
+        down.conn = Some(key);
+        down.stream = stream;
+        down.send_window = initial_window;
+        down.recv_window = i64::from(self.limits.client_window);
+        down.body_left = facts.map_or(message::UNKNOWN_LENGTH, |facts| facts.content_length);
+        down.recv_end = end;
+        let broken_length = end && down.body_left != message::UNKNOWN_LENGTH && down.body_left != 0;
+        if let Ok(plan) = &plan {
+            exchange.prefers_local = plan.prefers_local;
+            exchange.others = plan.others;
+            if !end {
+                exchange.leg(Side::Up).holding.keep();
+            }
+        }
+        let exchange = self.exchanges.insert(exchange);
+        if let Some(conn) = self.conns.get_mut(key) {
+            conn.streams.insert(stream, exchange);
+        }
+        match plan {
+            _ if broken_length => self.fail_stream(exchange, Side::Down, Reason::PROTOCOL_ERROR),
+            Ok(_) => self.dispatch(exchange),
+            Err(failure) => self.answer_failure(exchange, failure),
+        }
+        Ok(())
+    }
+
+    /// Routes one request: the only place where the snapshot is read.
+    fn plan(&mut self, head: &HeaderBlock, facts: RequestFacts) -> Result<Plan, Failure> {
+        if facts.is_connect {
+            return Err(Failure::MethodNotAllowed);
+        }
+        self.take_snapshot();
+        let (Some(method), Some(path)) = (head.first(Token::METHOD), head.first(Token::PATH)) else { return Err(Failure::BadPath) };
+        let target = Target::parse(method, path, &mut self.path_scratch).map_err(|_| Failure::BadPath)?;
+        let lane = if target.is_long_running() { Lane::Long } else { Lane::Short };
+        match route::decide(self.routes.current(), &target, false) {
+            Verdict::Local { fallback } => Ok(Plan { prefers_local: true, others: self.slots_of(fallback), lane }),
+            Verdict::Peer(peers) => Ok(Plan { prefers_local: false, others: self.slots_of(peers), lane }),
+            Verdict::Refuse(refusal) => Err(refusal.into()),
+        }
+    }
+
+    /// A second header block on a stream ends it (RFC 9113 §8.1).
+    pub(super) fn on_trailers(
+        &mut self,
+        exchange: super::ExchangeKey,
+        side: Side,
+        trailers: HeaderBlock,
+        end: bool,
+        too_large: bool,
+    ) -> ConnResult {
+        let Some(entry) = self.exchanges.get_mut(exchange) else { return Ok(()) };
+        let leg = entry.leg(side);
+        let short = leg.body_left != message::UNKNOWN_LENGTH && leg.body_left != 0;
+        let reason = if leg.recv_end {
+            Some(Reason::STREAM_CLOSED)
+        } else if !end || too_large || short || message::check_trailers(&trailers).is_err() {
+            Some(Reason::PROTOCOL_ERROR)
+        } else {
+            None
+        };
+        if let Some(reason) = reason {
+            self.give_head(trailers);
+            self.fail_stream(exchange, side, reason);
+            return Ok(());
+        }
+        leg.recv_end = true;
+        entry.leg(side.other()).trailers = Some(trailers);
+        self.pump(exchange, side.other());
+        Ok(())
+    }
+
+    pub(super) fn refuse_stream(&mut self, key: ConnKey, stream: u32, reason: Reason) -> ConnResult {
+        if let Some(conn) = self.conns.get_mut(key) {
+            conn.remember_reset(stream);
+        }
+        self.write(key, |out| frame::put_reset(out, stream, reason));
+        Ok(())
+    }
+
+    /// Keeps a used-up head for the next message.
+    pub(super) fn give_head(&mut self, mut head: HeaderBlock) {
+        if head.retained() <= SPARE_HEAD_BYTES && self.spare_heads.len() < SPARE_HEADS {
+            head.clear();
+            self.spare_heads.push(head);
+        }
+    }
+}
+
+fn conn_window(conns: &super::slab::Slab<Conn>, key: ConnKey) -> u32 {
+    conns.get(key).map_or(0, |conn| conn.peer.initial_window)
+}
+
+/// A stream id that is not in the table: `None` when it may be opened (RFC 9113 §5.1.1).
+fn judge_new_stream(conn: &Conn, stream: u32) -> Option<ConnResult> {
+    match conn.judge_unknown(stream) {
+        Unknown::Idle if stream.is_multiple_of(2) => Some(Err(Reason::PROTOCOL_ERROR)),
+        Unknown::Idle => None,
+        Unknown::Late => Some(Ok(())),
+        Unknown::Closed => Some(Err(Reason::STREAM_CLOSED)),
+    }
+}

@@ -1,0 +1,125 @@
+//! Heads from servers, and answers made here.
+
+use super::conn::{Unknown, put_headers};
+use super::exchange::{Phase, Side};
+use super::receive::ConnResult;
+use super::{ConnKey, Core, ExchangeKey};
+use crate::http2::Reason;
+use crate::http2::hpack::{Field, HeaderBlock, Token};
+use crate::http2::message;
+use crate::respond::Failure;
+
+impl Core {
+    /// A header block from a server: 1xx, the response head, or trailers.
+    pub(super) fn on_server_headers(&mut self, key: ConnKey, stream: u32, head: HeaderBlock, end: bool, too_large: bool) -> ConnResult {
+        let Some(conn) = self.conns.get(key) else { return Ok(()) };
+        let Some(exchange) = conn.streams.get(stream) else {
+            let judged = conn.judge_unknown(stream);
+            self.give_head(head);
+            return if judged == Unknown::Idle { Err(Reason::PROTOCOL_ERROR) } else { Ok(()) };
+        };
+        let Some(entry) = self.exchanges.get_mut(exchange) else { return Ok(()) };
+        if entry.phase == Phase::Answering {
+            return self.on_trailers(exchange, Side::Up, head, end, too_large);
+        }
+        let checked = if too_large { Err(message::Malformed) } else { message::check_response(&head) };
+        match checked {
+            Ok((100..=199, _)) if !end => self.pass_head(exchange, &head, false),
+            Ok((status, length)) if status >= 200 => self.on_response(exchange, &head, status, length, end),
+            _ => self.fail_stream(exchange, Side::Up, Reason::PROTOCOL_ERROR),
+        }
+        self.give_head(head);
+        Ok(())
+    }
+
+    fn on_response(&mut self, exchange: ExchangeKey, head: &HeaderBlock, status: u16, length: u64, end: bool) {
+        let Some(entry) = self.exchanges.get_mut(exchange) else { return };
+        // Answers to HEAD, and 204 and 304, have a content-length of what is not sent (RFC 9110 §8.6).
+        let bodiless = entry.is_head || status == 204 || status == 304;
+        let up = entry.leg(Side::Up);
+        up.body_left = if bodiless { 0 } else { length };
+        if end && up.body_left != 0 && up.body_left != message::UNKNOWN_LENGTH {
+            self.fail_stream(exchange, Side::Up, Reason::PROTOCOL_ERROR);
+            return;
+        }
+        up.recv_end = end;
+        up.holding.stop_keeping(&mut self.blocks);
+        entry.phase = Phase::Answering;
+        let request = std::mem::take(&mut entry.request);
+        self.give_head(request);
+        self.pass_head(exchange, head, end);
+        if end {
+            if let Some(entry) = self.exchanges.get_mut(exchange) {
+                entry.leg(Side::Down).send_end = true;
+            }
+            self.settle(exchange);
+        }
+    }
+
+    /// Writes a head from the server to the client.
+    fn pass_head(&mut self, exchange: ExchangeKey, head: &HeaderBlock, end: bool) {
+        let Some(entry) = self.exchanges.get_mut(exchange) else { return };
+        let down = entry.leg(Side::Down);
+        let (Some(key), stream) = (down.conn, down.stream) else { return };
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        put_headers(conn, &mut self.buffers, stream, end, |encoder, out| {
+            for field in head.iter() {
+                encoder.field(field, out);
+            }
+        });
+        self.mark_dirty(key);
+    }
+
+    /// Answers a request here. The exchange has no upstream leg any more.
+    pub(super) fn answer_failure(&mut self, exchange: ExchangeKey, failure: Failure) {
+        self.counters.refused += 1;
+        let answer = failure.answer();
+        let Some(entry) = self.exchanges.get_mut(exchange) else { return };
+        entry.phase = Phase::Answering;
+        let is_head = entry.is_head;
+        let request = std::mem::take(&mut entry.request);
+        let up = entry.leg(Side::Up);
+        up.holding.clear(&mut self.blocks);
+        (up.recv_end, up.send_end, up.closed) = (true, true, true);
+        let down = entry.leg(Side::Down);
+        let (Some(key), stream) = (down.conn, down.stream) else { return };
+        self.give_head(request);
+        if let Some(conn) = self.conns.get_mut(key) {
+            let mut digits = [0; 20];
+            let length = decimal(answer.body.len(), &mut digits);
+            put_headers(conn, &mut self.buffers, stream, is_head, |encoder, out| {
+                encoder.field(Field::of(Token::STATUS, answer.status), out);
+                encoder.field(Field::of(Token::CONTENT_TYPE, b"application/json"), out);
+                encoder.field(Field::of(Token::CACHE_CONTROL, b"no-cache, private"), out);
+                encoder.field(Field::of(Token::CONTENT_LENGTH, length), out);
+                if let Some(seconds) = answer.retry_after {
+                    encoder.field(Field::of(Token::RETRY_AFTER, seconds), out);
+                }
+            });
+            self.mark_dirty(key);
+        }
+        if is_head {
+            if let Some(entry) = self.exchanges.get_mut(exchange) {
+                entry.leg(Side::Down).send_end = true;
+            }
+        } else {
+            self.forward(exchange, Side::Up, answer.body, true);
+        }
+        self.settle(exchange);
+    }
+}
+
+/// `n` in decimal digits.
+fn decimal(mut n: usize, digits: &mut [u8; 20]) -> &[u8] {
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        #[allow(clippy::cast_possible_truncation, reason = "a digit")]
+        let digit = (n % 10) as u8;
+        digits[at] = b'0' + digit;
+        n /= 10;
+        if n == 0 {
+            return &digits[at..];
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! One connection as the core sees it: plaintext HTTP/2 in either role.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use super::exchange::Side;
+use super::outbox::{Buffers, Outbox};
+use super::pool::Lane;
+use super::streams::Streams;
+use super::{ExchangeKey, ServerSlot};
+use crate::config::Limits;
+use crate::http2::Reason;
+use crate::http2::frame::{self, DEFAULT_WINDOW, MAX_WINDOW, PREFACE, PeerSettings, flag, kind, setting};
+use crate::http2::hpack::{Decoder, Encoder};
+use crate::http2::inbound::Inbound;
+
+/// Streams we reset whose late frames are still ignored rather than judged.
+const REMEMBERED_RESETS: usize = 32;
+
+/// Where a connection is in its life.
+///
+/// ```text
+///  Connecting --established--> Open --GOAWAY sent or received--> Draining --no stream left--> Closing
+///       \________________________\______________ error, end of file ________________________/
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    /// TCP or TLS is not done.
+    Connecting,
+    /// Streams may be opened.
+    Open,
+    /// Running streams finish, no new ones.
+    Draining,
+    /// The IO side was told to close it once the output has left.
+    Closing,
+}
+
+/// Which end the other side is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Role {
+    /// A client connected to us.
+    Downstream,
+    /// We connected to a server.
+    Upstream { server: ServerSlot, lane: Lane },
+}
+
+/// A connection. Opaque outside the core.
+pub struct Conn {
+    pub(crate) role: Role,
+    pub(crate) state: State,
+    /// Taken out while frames that borrow from it are handled.
+    pub(crate) inbound: Option<Inbound>,
+    pub(crate) out: Outbox,
+    /// Is it in the list of connections with something to write?
+    pub(crate) dirty: bool,
+    pub(crate) encoder: Encoder,
+    pub(crate) decoder: Decoder,
+    pub(crate) streams: Streams,
+    pub(crate) peer: PeerSettings,
+    /// Did the first SETTINGS come?
+    pub(crate) settled: bool,
+    /// `send_window <= MAX_WINDOW`; what the other side lets us send in all.
+    pub(crate) send_window: i64,
+    /// What the other side may still send, and what it sent since we last told it to go on:
+    /// `recv_window + recv_taken == connection_window`.
+    pub(crate) recv_window: i64,
+    pub(crate) recv_taken: u32,
+    /// Highest stream the client opened.
+    pub(crate) last_opened: u32,
+    /// The next stream we open.
+    pub(crate) next_stream: u32,
+    /// Exchanges held back by this connection (its window, or its full outbox), not by their own stream.
+    pub(crate) blocked: VecDeque<ExchangeKey>,
+    pub(crate) since: Instant,
+    pub(crate) last_received: Instant,
+    /// When the PING that is still unanswered was sent.
+    pub(crate) pinged: Option<Instant>,
+    pub(crate) suspect: bool,
+    /// When the last stream ended.
+    pub(crate) idle_since: Instant,
+    resets: Vec<u32>,
+    next_reset: usize,
+}
+
+impl Conn {
+    pub(crate) fn new(role: Role, limits: &Limits, now: Instant) -> Self {
+        let inbound = match role {
+            Role::Downstream => Inbound::server(limits.header_list),
+            Role::Upstream { .. } => Inbound::client(limits.header_list),
+        };
+        Self {
+            role,
+            state: State::Connecting,
+            inbound: Some(inbound),
+            out: Outbox::default(),
+            dirty: false,
+            encoder: Encoder::new(),
+            decoder: Decoder::new(4_096),
+            streams: Streams::default(),
+            peer: PeerSettings::BEFORE_FIRST,
+            settled: false,
+            send_window: i64::from(DEFAULT_WINDOW),
+            recv_window: i64::from(limits.connection_window),
+            recv_taken: 0,
+            last_opened: 0,
+            next_stream: 1,
+            blocked: VecDeque::new(),
+            since: now,
+            last_received: now,
+            pinged: None,
+            suspect: false,
+            idle_since: now,
+            resets: Vec::new(),
+            next_reset: 0,
+        }
+    }
+
+    pub(crate) fn side(&self) -> Side {
+        match self.role {
+            Role::Downstream => Side::Down,
+            Role::Upstream { .. } => Side::Up,
+        }
+    }
+
+    /// What we say first (RFC 9113 §3.4): the preface as a client, our SETTINGS, and the wider connection window.
+    pub(crate) fn greet(&mut self, limits: &Limits, buffers: &mut Buffers) {
+        let out = self.out.frames(buffers);
+        match self.role {
+            Role::Downstream => {
+                #[allow(clippy::cast_possible_truncation, reason = "a limit of some KiB")]
+                let header_list = limits.header_list as u32;
+                frame::put_settings(
+                    out,
+                    &[
+                        (setting::MAX_CONCURRENT_STREAMS, limits.client_streams),
+                        (setting::INITIAL_WINDOW_SIZE, limits.client_window),
+                        (setting::MAX_HEADER_LIST_SIZE, header_list),
+                    ],
+                );
+            }
+            Role::Upstream { .. } => {
+                out.extend_from_slice(PREFACE);
+                frame::put_settings(out, &[(setting::ENABLE_PUSH, 0), (setting::INITIAL_WINDOW_SIZE, limits.server_window)]);
+            }
+        }
+        frame::put_window_update(out, 0, limits.connection_window - DEFAULT_WINDOW);
+    }
+
+    /// May a stream be opened here now?
+    pub(crate) fn takes_streams(&self) -> bool {
+        self.state == State::Open && !self.suspect && self.next_stream < MAX_WINDOW
+    }
+
+    /// Streams the other side lets us have open.
+    pub(crate) fn max_streams(&self) -> usize {
+        self.peer.max_streams.min(1_000) as usize
+    }
+
+    /// Takes `flow` bytes from the connection's receive window, and gives it back by the quarter.
+    pub(crate) fn receive(&mut self, flow: u32, limits: &Limits, buffers: &mut Buffers) -> Result<(), Reason> {
+        self.recv_window -= i64::from(flow);
+        if self.recv_window < 0 {
+            return Err(Reason::FLOW_CONTROL_ERROR);
+        }
+        self.recv_taken += flow;
+        if self.recv_taken >= limits.connection_window / 4 {
+            frame::put_window_update(self.out.frames(buffers), 0, self.recv_taken);
+            self.recv_window += i64::from(self.recv_taken);
+            self.recv_taken = 0;
+        }
+        Ok(())
+    }
+
+    /// Remembers a stream that we reset: frames the other side sent before it knew are not its fault.
+    pub(crate) fn remember_reset(&mut self, stream: u32) {
+        if self.resets.len() < REMEMBERED_RESETS {
+            self.resets.push(stream);
+        } else {
+            self.resets[self.next_reset] = stream;
+            self.next_reset = (self.next_reset + 1) % REMEMBERED_RESETS;
+        }
+    }
+
+    /// A frame for a stream that is not in the table: what it means (RFC 9113 §5.1).
+    pub(crate) fn judge_unknown(&self, stream: u32) -> Unknown {
+        match self.role {
+            Role::Upstream { .. } if stream.is_multiple_of(2) || stream >= self.next_stream => Unknown::Idle,
+            Role::Upstream { .. } => Unknown::Late,
+            Role::Downstream if stream.is_multiple_of(2) || stream > self.last_opened => Unknown::Idle,
+            Role::Downstream if self.resets.contains(&stream) => Unknown::Late,
+            Role::Downstream => Unknown::Closed,
+        }
+    }
+
+    /// Frees what only a busy connection needs.
+    pub(crate) fn release(&mut self) {
+        self.streams.release();
+        self.out.release();
+        self.blocked.shrink_to(0);
+    }
+}
+
+/// What a stream that is not in the table can be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unknown {
+    /// Never opened: the frame is a connection error.
+    Idle,
+    /// We reset it, or a server's answer crossed our reset: ignored.
+    Late,
+    /// It ended.
+    Closed,
+}
+
+/// Appends one header block as HEADERS and, beyond the other side's frame size, CONTINUATION.
+pub(crate) fn put_headers(conn: &mut Conn, buffers: &mut Buffers, stream: u32, end: bool, fill: impl FnOnce(&mut Encoder, &mut Vec<u8>)) {
+    let end_flag = if end { flag::END_STREAM } else { 0 };
+    let out = conn.out.frames(buffers);
+    let at = out.len();
+    frame::put_head(out, 0, kind::HEADERS, end_flag | flag::END_HEADERS, stream);
+    conn.encoder.begin(out);
+    fill(&mut conn.encoder, out);
+    let len = out.len() - at - frame::HEAD_LEN;
+    if len <= frame::MAX_FRAME {
+        frame::patch_len(out, at, len);
+        return;
+    }
+    // Rare: split. The first part stays where it is, the others get heads of their own.
+    let tail = out.split_off(at + frame::HEAD_LEN + frame::MAX_FRAME);
+    frame::patch_len(out, at, frame::MAX_FRAME);
+    out[at + 4] = end_flag;
+    let mut parts = tail.chunks(frame::MAX_FRAME).peekable();
+    while let Some(part) = parts.next() {
+        let last = if parts.peek().is_none() { flag::END_HEADERS } else { 0 };
+        frame::put_head(out, part.len(), kind::CONTINUATION, last, stream);
+        out.extend_from_slice(part);
+    }
+}

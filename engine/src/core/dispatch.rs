@@ -1,0 +1,244 @@
+//! Which server gets a request, on which connection; and what happens when it cannot take it.
+
+use discovery::ServerSet;
+
+use super::conn::{Conn, Role, put_headers};
+use super::exchange::{Phase, Side};
+use super::pool::{Lane, Server, ServerSlot, SlotSet};
+use super::{Action, ConnKey, Core, Destination, ExchangeKey};
+use crate::http2::hpack::{Field, Token};
+use crate::http2::message::forwarded_in_request;
+use crate::respond::Failure;
+
+impl Core {
+    /// Takes the current routing snapshot: one relaxed load when nothing changed.
+    pub(super) fn take_snapshot(&mut self) {
+        let snapshot = self.routes.current();
+        if snapshot.generation() == self.generation {
+            return;
+        }
+        let snapshot = std::sync::Arc::clone(snapshot);
+        self.generation = snapshot.generation();
+        self.slots.clear();
+        for server in snapshot.servers() {
+            let known = self.servers.iter().position(|known| known.id == server.id && known.address == server.address);
+            let at = known.unwrap_or_else(|| {
+                self.servers.push(Server::new(server.id.clone(), server.address));
+                self.servers.len() - 1
+            });
+            self.slots.push(u8::try_from(at).map_or(ServerSlot::NONE, ServerSlot));
+        }
+        self.local = self.slots.get(snapshot.local().get()).copied().unwrap_or(ServerSlot::NONE);
+    }
+
+    /// A set of the snapshot as a set of this shard.
+    pub(super) fn slots_of(&self, servers: ServerSet) -> SlotSet {
+        let mut slots = SlotSet::default();
+        for index in servers.iter() {
+            if let Some(&slot) = self.slots.get(index.get()) {
+                slots.insert(slot);
+            }
+        }
+        slots
+    }
+
+    /// Gives the exchange to a server, or answers it.
+    pub(super) fn dispatch(&mut self, exchange: ExchangeKey) {
+        let Some(entry) = self.exchanges.get(exchange) else { return };
+        let (prefers_local, others, lane) = (entry.prefers_local, entry.others, entry.lane);
+        if entry.attempts >= self.limits.attempts {
+            return self.answer_failure(exchange, Failure::NoServer);
+        }
+        let Some(server) = self.choose(prefers_local, others) else { return self.answer_failure(exchange, Failure::NoServer) };
+        let local = self.local;
+        let Some(entry) = self.exchanges.get_mut(exchange) else { return };
+        entry.attempts += 1;
+        entry.server = server;
+        if server == local {
+            entry.prefers_local = false;
+        } else {
+            entry.others.remove(server);
+            self.counters.rerouted += 1;
+        }
+        self.enqueue(exchange, server, lane);
+    }
+
+    /// Local first; else the less loaded of two random healthy others; else one that is due to be tried again.
+    fn choose(&mut self, prefers_local: bool, others: SlotSet) -> Option<ServerSlot> {
+        if prefers_local {
+            let now = self.now;
+            let local = self.local;
+            let server = self.servers.get(usize::from(local.0))?;
+            if !server.is_down() {
+                return Some(local);
+            }
+            let due = server.is_due(now);
+            let Some(other) = self.choose_other(others) else {
+                // Nobody else: wait for local if it may be tried now.
+                return due.then_some(local);
+            };
+            if due {
+                self.connect(local, Lane::Short);
+            }
+            return Some(other);
+        }
+        self.choose_other(others)
+    }
+
+    fn choose_other(&mut self, others: SlotSet) -> Option<ServerSlot> {
+        let now = self.now;
+        let mut healthy = SlotSet::default();
+        let mut due = None;
+        for slot in others.iter() {
+            let Some(server) = self.servers.get(usize::from(slot.0)) else { continue };
+            if !server.is_down() {
+                healthy.insert(slot);
+            } else if server.is_due(now) {
+                due = Some(slot);
+            }
+        }
+        if healthy.is_empty() {
+            return due;
+        }
+        let (first, second) = (self.random_of(healthy), self.random_of(healthy));
+        let load = |slot: ServerSlot| self.servers.get(usize::from(slot.0)).map_or(usize::MAX, |server| server.active);
+        Some(if load(second) < load(first) { second } else { first })
+    }
+
+    /// A random member of a set that is not empty.
+    fn random_of(&mut self, set: SlotSet) -> ServerSlot {
+        #[allow(clippy::cast_possible_truncation, reason = "only the low bits are wanted")]
+        let nth = self.next_random() as usize % set.len().max(1);
+        set.iter().nth(nth).unwrap_or(ServerSlot::NONE)
+    }
+
+    /// Opens a stream for the exchange, or lets it wait for a connection.
+    fn enqueue(&mut self, exchange: ExchangeKey, slot: ServerSlot, lane: Lane) {
+        let Some(server) = self.servers.get_mut(usize::from(slot.0)) else { return self.answer_failure(exchange, Failure::NoServer) };
+        server.active += 1;
+        let pool = server.lane(lane);
+        let offer = pool.offer(&self.conns, &self.limits);
+        match offer.conn {
+            Some(conn) => self.open_stream(exchange, conn),
+            None if pool.waiting.len() >= self.limits.waiting => {
+                self.release_server(exchange);
+                return self.answer_failure(exchange, Failure::Overloaded);
+            }
+            None => pool.waiting.push_back(exchange),
+        }
+        if offer.grow {
+            self.connect(slot, lane);
+        }
+    }
+
+    /// Asks for a connection to a server, unless one of the lane is on its way.
+    pub(super) fn connect(&mut self, slot: ServerSlot, lane: Lane) {
+        let destination = if slot == self.local { Destination::Local } else { Destination::Peer };
+        let Some(server) = self.servers.get_mut(usize::from(slot.0)) else { return };
+        if server.lane(lane).connecting.is_some() {
+            return;
+        }
+        let conn = self.conns.insert(Conn::new(Role::Upstream { server: slot, lane }, &self.limits, self.now));
+        server.lane(lane).connecting = Some(conn);
+        self.actions.push_back(Action::Connect { conn, address: server.address, destination });
+    }
+
+    pub(super) fn on_server_connected(&mut self, key: ConnKey, slot: ServerSlot, lane: Lane) {
+        let Some(server) = self.servers.get_mut(usize::from(slot.0)) else { return };
+        server.down_until = None;
+        let pool = server.lane(lane);
+        pool.connecting = None;
+        pool.conns.push(key);
+        self.serve_waiting(slot, lane);
+    }
+
+    /// Gives free slots to those who wait, in order.
+    pub(super) fn serve_waiting(&mut self, slot: ServerSlot, lane: Lane) {
+        loop {
+            let Some(server) = self.servers.get_mut(usize::from(slot.0)) else { return };
+            let pool = server.lane(lane);
+            if pool.waiting.is_empty() {
+                return;
+            }
+            let offer = pool.offer(&self.conns, &self.limits);
+            let next = offer.conn.and_then(|conn| pool.waiting.pop_front().map(|exchange| (conn, exchange)));
+            if offer.grow {
+                self.connect(slot, lane);
+            }
+            let Some((conn, exchange)) = next else { return };
+            if self.exchanges.get(exchange).is_some_and(|entry| entry.phase == Phase::Waiting && entry.server == slot) {
+                self.open_stream(exchange, conn);
+            }
+        }
+    }
+
+    /// Writes the request head on a new stream of `key`.
+    fn open_stream(&mut self, exchange: ExchangeKey, key: ConnKey) {
+        let Some(entry) = self.exchanges.get_mut(exchange) else { return };
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        let to_peer = entry.server != self.local;
+        let stream = conn.next_stream;
+        conn.next_stream += 2;
+        conn.streams.insert(stream, exchange);
+        let ended = entry.legs[Side::Down as usize].recv_end;
+        let up = &mut entry.legs[Side::Up as usize];
+        up.conn = Some(key);
+        up.stream = stream;
+        up.send_window = i64::from(conn.peer.initial_window);
+        up.recv_window = i64::from(self.limits.server_window);
+        let end = ended && up.holding.unsent() == 0 && up.trailers.is_none();
+        up.send_end = end;
+        entry.phase = Phase::Asked;
+        entry.head_mark = conn.out.mark();
+        let request = &entry.request;
+        put_headers(conn, &mut self.buffers, stream, end, |encoder, out| {
+            for field in request.iter().filter(|field| forwarded_in_request(field.token)) {
+                encoder.field(field, out);
+            }
+            if to_peer {
+                encoder.field(Field::of(Token::PEER_PROXIED, b"true"), out);
+            }
+        });
+        self.mark_dirty(key);
+        if !end {
+            self.pump(exchange, Side::Up);
+        }
+    }
+
+    /// The server could not take the request, and provably did not begin: another connection or server, if the whole
+    /// request is still here.
+    pub(super) fn retry(&mut self, exchange: ExchangeKey) {
+        let local = self.local;
+        let Some(entry) = self.exchanges.get_mut(exchange) else { return };
+        let holding = &entry.leg(Side::Up).holding;
+        let replayable = holding.is_keeping() || holding.kept() == 0;
+        if !replayable {
+            // The client may send it again itself: that is what the code says (RFC 9113 §8.7).
+            self.reset_leg(exchange, Side::Down, crate::http2::Reason::REFUSED_STREAM);
+            self.settle(exchange);
+            return;
+        }
+        // The same server may take it on another connection.
+        let server = entry.server;
+        if server == local {
+            entry.prefers_local = true;
+        } else {
+            entry.others.insert(server);
+        }
+        entry.phase = Phase::Waiting;
+        let up = entry.leg(Side::Up);
+        up.holding.rewind();
+        (up.recv_end, up.send_end, up.closed) = (false, false, false);
+        self.counters.retried += 1;
+        self.dispatch(exchange);
+    }
+
+    /// The exchange no longer counts as work of its server.
+    pub(super) fn release_server(&mut self, exchange: ExchangeKey) {
+        let Some(entry) = self.exchanges.get_mut(exchange) else { return };
+        let slot = std::mem::replace(&mut entry.server, ServerSlot::NONE);
+        if let Some(server) = self.servers.get_mut(usize::from(slot.0)) {
+            server.active = server.active.saturating_sub(1);
+        }
+    }
+}

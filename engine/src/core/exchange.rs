@@ -1,0 +1,112 @@
+//! One request with its response: two legs, each one stream of one connection.
+
+use std::time::Instant;
+
+use super::body::Holding;
+use super::pool::{Lane, SlotSet};
+use super::{ConnKey, ServerSlot};
+use crate::http2::hpack::HeaderBlock;
+use crate::http2::message::UNKNOWN_LENGTH;
+
+/// A leg of an exchange: towards the client or towards the server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Side {
+    Down = 0,
+    Up = 1,
+}
+
+impl Side {
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::Down => Self::Up,
+            Self::Up => Self::Down,
+        }
+    }
+}
+
+/// One stream, seen from us.
+#[derive(Default)]
+pub(crate) struct Leg {
+    pub(crate) conn: Option<ConnKey>,
+    pub(crate) stream: u32,
+    /// What we may still send on the stream; negative after the other side lowered its initial window (RFC 9113 §6.9.2).
+    pub(crate) send_window: i64,
+    /// What the other side may still send: `recv_window + owed + uncredited == granted window`, while the stream is open.
+    pub(crate) recv_window: i64,
+    /// Received, and not yet taken by the other leg.
+    pub(crate) owed: u32,
+    /// Taken by the other leg, and not yet told in a WINDOW_UPDATE.
+    pub(crate) uncredited: u32,
+    /// Body bytes the sender still has to send by its content-length.
+    pub(crate) body_left: u64,
+    /// The other side ended its direction.
+    pub(crate) recv_end: bool,
+    /// We put END_STREAM.
+    pub(crate) send_end: bool,
+    /// The stream is out of its connection's table: ended both ways, or reset.
+    pub(crate) closed: bool,
+    /// Is it in its connection's list of blocked exchanges?
+    pub(crate) listed: bool,
+    /// Bytes to be sent on this leg that wait.
+    pub(crate) holding: Holding,
+    /// Trailers to be sent on this leg behind what waits.
+    pub(crate) trailers: Option<HeaderBlock>,
+}
+
+/// How far the response has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// In the queue of a server's lane, without a stream.
+    Waiting,
+    /// Sent (at least put into an outbox), no final response head yet.
+    Asked,
+    /// The response head went to the client.
+    Answering,
+}
+
+/// One request with its response. Opaque outside the core.
+pub struct Exchange {
+    pub(crate) legs: [Leg; 2],
+    pub(crate) phase: Phase,
+    /// The request head, kept until the response head comes.
+    pub(crate) request: HeaderBlock,
+    pub(crate) lane: Lane,
+    pub(crate) is_head: bool,
+    /// Goes to the local server when that can be had.
+    pub(crate) prefers_local: bool,
+    /// Servers that may answer beside it, those already asked taken out.
+    pub(crate) others: SlotSet,
+    pub(crate) attempts: u8,
+    pub(crate) server: ServerSlot,
+    /// Outbox mark in front of the request head: was it ever on the wire?
+    pub(crate) head_mark: u64,
+    pub(crate) since: Instant,
+}
+
+impl Exchange {
+    pub(crate) fn new(request: HeaderBlock, lane: Lane, now: Instant) -> Self {
+        let leg = || Leg { body_left: UNKNOWN_LENGTH, ..Leg::default() };
+        Self {
+            legs: [leg(), leg()],
+            phase: Phase::Waiting,
+            request,
+            lane,
+            is_head: false,
+            prefers_local: false,
+            others: SlotSet::default(),
+            attempts: 0,
+            server: ServerSlot::NONE,
+            head_mark: 0,
+            since: now,
+        }
+    }
+
+    pub(crate) fn leg(&mut self, side: Side) -> &mut Leg {
+        &mut self.legs[side as usize]
+    }
+
+    #[cfg(test)]
+    pub(crate) fn for_tests() -> Self {
+        Self::new(HeaderBlock::default(), Lane::Short, Instant::now())
+    }
+}

@@ -1,0 +1,280 @@
+//! Ends: of streams, of exchanges, of connections.
+//!
+//! How an end on one leg shows on the other (the table of docs/ARCHITECTURE.md):
+//!
+//! | from | when | to the other leg |
+//! |---|---|---|
+//! | client RST_STREAM, any code; client gone | | RST_STREAM(CANCEL) |
+//! | server RST_STREAM(NO_ERROR) | response complete | success; RST_STREAM(NO_ERROR) when the upload is not complete |
+//! | server RST_STREAM(REFUSED_STREAM) | no response head | retried; RST_STREAM(REFUSED_STREAM) when it cannot be |
+//! | server RST_STREAM | else | the code where it is the client's matter, INTERNAL_ERROR else |
+//! | server gone | head not sent, or above GOAWAY's last id | retried |
+//! | server gone | no response head | 503 |
+//! | server gone | response begun | RST_STREAM(INTERNAL_ERROR) |
+
+use super::conn::{Role, State, Unknown};
+use super::exchange::{Phase, Side};
+use super::receive::ConnResult;
+use super::{ConnKey, Core, Ended, ExchangeKey};
+use crate::http2::Reason;
+use crate::http2::frame;
+use crate::respond::Failure;
+
+impl Core {
+    pub(super) fn on_reset(&mut self, key: ConnKey, stream: u32, reason: Reason) -> ConnResult {
+        let Some(conn) = self.conns.get(key) else { return Ok(()) };
+        let side = conn.side();
+        let Some(exchange) = conn.streams.get(stream) else {
+            return if conn.judge_unknown(stream) == Unknown::Idle { Err(Reason::PROTOCOL_ERROR) } else { Ok(()) };
+        };
+        match side {
+            Side::Down => {
+                self.unlink(exchange, Side::Down);
+                self.reset_leg(exchange, Side::Up, Reason::CANCEL);
+                self.settle(exchange);
+            }
+            Side::Up => self.on_server_reset(exchange, reason),
+        }
+        Ok(())
+    }
+
+    fn on_server_reset(&mut self, exchange: ExchangeKey, reason: Reason) {
+        let Some(entry) = self.exchanges.get_mut(exchange) else { return };
+        let complete = entry.leg(Side::Up).recv_end;
+        if complete {
+            // The server has said all and wants no more of the upload: Go does this with NO_ERROR.
+            self.unlink(exchange, Side::Up);
+            self.settle(exchange);
+        } else if entry.phase != Phase::Answering && reason == Reason::REFUSED_STREAM {
+            self.detach_up(exchange);
+            self.retry(exchange);
+        } else {
+            self.unlink(exchange, Side::Up);
+            self.upstream_failed(exchange, mapped(reason));
+        }
+    }
+
+    /// The upstream leg broke and cannot be retried: the client's stream is reset, never ended cleanly.
+    pub(super) fn upstream_failed(&mut self, exchange: ExchangeKey, reason: Reason) {
+        self.reset_leg(exchange, Side::Down, reason);
+        self.settle(exchange);
+    }
+
+    /// Resets a leg's stream if it is still open.
+    pub(super) fn reset_leg(&mut self, exchange: ExchangeKey, side: Side, reason: Reason) {
+        let Some(entry) = self.exchanges.get_mut(exchange) else { return };
+        let leg = entry.leg(side);
+        if leg.closed {
+            return;
+        }
+        if let (Some(key), stream) = (leg.conn, leg.stream) {
+            if let Some(conn) = self.conns.get_mut(key) {
+                conn.remember_reset(stream);
+            }
+            self.write(key, |out| frame::put_reset(out, stream, reason));
+        }
+        self.unlink(exchange, side);
+        self.settle(exchange);
+    }
+
+    /// Takes a leg's stream out of its connection, and drops what waited for it.
+    fn unlink(&mut self, exchange: ExchangeKey, side: Side) {
+        let Some(entry) = self.exchanges.get_mut(exchange) else { return };
+        let leg = &mut entry.legs[side as usize];
+        if leg.closed {
+            return;
+        }
+        leg.closed = true;
+        leg.holding.clear(&mut self.blocks);
+        let trailers = leg.trailers.take();
+        let (conn, stream) = (leg.conn, leg.stream);
+        if let Some(trailers) = trailers {
+            self.give_head(trailers);
+        }
+        if let Some(key) = conn {
+            self.remove_stream(key, stream);
+        }
+    }
+
+    fn remove_stream(&mut self, key: ConnKey, stream: u32) {
+        let now = self.now;
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        conn.streams.remove(stream);
+        if conn.streams.is_empty() {
+            conn.idle_since = now;
+        }
+        let role = conn.role;
+        match conn.state {
+            State::Draining => self.close_if_idle(key),
+            State::Open => {
+                if let Role::Upstream { server, lane } = role {
+                    self.serve_waiting(server, lane);
+                }
+            }
+            State::Connecting | State::Closing => {}
+        }
+    }
+
+    /// Forgets the upstream stream without telling the server, keeping what a retry needs.
+    pub(super) fn detach_up(&mut self, exchange: ExchangeKey) {
+        self.release_server_but_remember(exchange);
+        let Some(entry) = self.exchanges.get_mut(exchange) else { return };
+        let up = entry.leg(Side::Up);
+        let (conn, stream) = (up.conn.take(), up.stream);
+        up.listed = false;
+        if let Some(key) = conn {
+            self.remove_stream(key, stream);
+        }
+    }
+
+    fn release_server_but_remember(&mut self, exchange: ExchangeKey) {
+        let Some(slot) = self.exchanges.get(exchange).map(|entry| entry.server) else { return };
+        self.release_server(exchange);
+        if let Some(entry) = self.exchanges.get_mut(exchange) {
+            entry.server = slot;
+        }
+    }
+
+    /// Closes legs that are done both ways, and frees the exchange when both are.
+    pub(super) fn settle(&mut self, exchange: ExchangeKey) {
+        for side in [Side::Up, Side::Down] {
+            let Some(entry) = self.exchanges.get(exchange) else { return };
+            let leg = &entry.legs[side as usize];
+            if !leg.closed && leg.recv_end && leg.send_end {
+                self.unlink(exchange, side);
+            }
+        }
+        let Some(entry) = self.exchanges.get(exchange) else { return };
+        let [down, up] = &entry.legs;
+        if up.closed && !down.closed && down.send_end && !down.recv_end {
+            // Answered in full, and nobody wants the rest of the upload (RFC 9113 §8.1).
+            self.reset_leg(exchange, Side::Down, Reason::NO_ERROR);
+            return;
+        }
+        if down.closed && !up.closed && up.conn.is_none() {
+            // The client left while the request waited for a connection.
+            self.unlink(exchange, Side::Up);
+            self.free(exchange);
+        } else if down.closed && up.closed {
+            self.free(exchange);
+        } else if down.closed {
+            self.reset_leg(exchange, Side::Up, Reason::CANCEL);
+        }
+    }
+
+    fn free(&mut self, exchange: ExchangeKey) {
+        self.release_server(exchange);
+        let Some(mut entry) = self.exchanges.remove(exchange) else { return };
+        for leg in &mut entry.legs {
+            leg.holding.clear(&mut self.blocks);
+        }
+        self.give_head(entry.request);
+    }
+
+    /// Everything that runs on a connection ends, because the connection does.
+    pub(super) fn end_exchanges(&mut self, key: ConnKey, ended: Ended) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        let side = conn.side();
+        let on_wire = conn.state != State::Connecting;
+        let running: Vec<_> = conn.streams.iter().map(|(_, exchange)| exchange).collect();
+        if let Role::Upstream { server: slot, lane } = conn.role
+            && conn.state != State::Closing
+            && let Some(server) = self.servers.get_mut(usize::from(slot.0))
+        {
+            server.forget(key);
+            if !on_wire || ended == Ended::Unreachable {
+                self.on_server_unreachable(slot);
+            } else {
+                self.wake_waiting(slot, lane);
+            }
+        }
+        for exchange in running {
+            match side {
+                Side::Down => {
+                    self.unlink(exchange, Side::Down);
+                    self.settle(exchange);
+                }
+                Side::Up => self.on_server_gone(exchange, key),
+            }
+        }
+    }
+
+    /// The connection of an exchange's upstream leg is gone.
+    fn on_server_gone(&mut self, exchange: ExchangeKey, key: ConnKey) {
+        let Some(entry) = self.exchanges.get_mut(exchange) else { return };
+        if entry.leg(Side::Up).recv_end {
+            // The response is complete; only the upload is not.
+            self.unlink(exchange, Side::Up);
+            self.settle(exchange);
+            return;
+        }
+        let mark = entry.head_mark;
+        let answering = entry.phase == Phase::Answering;
+        let unsent = self.conns.get(key).is_some_and(|conn| !conn.out.has_left(mark));
+        if unsent && !answering {
+            self.detach_up(exchange);
+            self.retry(exchange);
+        } else if answering {
+            self.unlink(exchange, Side::Up);
+            self.upstream_failed(exchange, Reason::INTERNAL_ERROR);
+        } else {
+            self.unlink(exchange, Side::Up);
+            self.answer_failure(exchange, Failure::Interrupted);
+        }
+    }
+
+    /// No connection to the server can be had: who waits goes elsewhere.
+    pub(super) fn on_server_unreachable(&mut self, slot: super::ServerSlot) {
+        let until = self.now + self.limits.server_backoff;
+        let Some(server) = self.servers.get_mut(usize::from(slot.0)) else { return };
+        if server.has_open_conn(&self.conns) {
+            // It is there; one attempt failed. Those who wait are served as streams end.
+            return;
+        }
+        server.down_until = Some(until);
+        // A connection under suspicion, and no new one to be had: the server is gone.
+        let suspects: Vec<_> = server.lanes.iter().flat_map(|lane| lane.conns.iter().copied()).collect();
+        let waiting: Vec<_> = server.lanes.iter_mut().flat_map(|lane| std::mem::take(&mut lane.waiting)).collect();
+        for exchange in waiting {
+            let still_waits = |entry: &super::Exchange| entry.phase == Phase::Waiting && entry.server == slot;
+            if self.exchanges.get(exchange).is_some_and(still_waits) {
+                self.release_server(exchange);
+                self.dispatch(exchange);
+            }
+        }
+        for key in suspects {
+            if self.conns.get(key).is_some_and(|conn| conn.suspect) {
+                self.close_conn(key, Reason::NO_ERROR);
+            }
+        }
+    }
+
+    /// A connection of the lane was lost: whoever waits needs another one.
+    fn wake_waiting(&mut self, slot: super::ServerSlot, lane: super::pool::Lane) {
+        let Some(server) = self.servers.get_mut(usize::from(slot.0)) else { return };
+        if !server.lane(lane).waiting.is_empty() {
+            self.serve_waiting(slot, lane);
+        }
+    }
+
+    /// Takes a connection out of the shard.
+    pub(super) fn remove_conn(&mut self, key: ConnKey, ended: Ended) {
+        if self.conns.get(key).is_none() {
+            return;
+        }
+        self.end_exchanges(key, ended);
+        let Some(mut conn) = self.conns.remove(key) else { return };
+        conn.out.clear(&mut self.buffers, &mut self.blocks);
+        if conn.role == Role::Downstream {
+            self.clients -= 1;
+        }
+    }
+}
+
+/// A server's reset code as the client may see it: what is about the connection we share is not its matter.
+fn mapped(reason: Reason) -> Reason {
+    match reason {
+        Reason::REFUSED_STREAM | Reason::CANCEL | Reason::HTTP_1_1_REQUIRED => reason,
+        _ => Reason::INTERNAL_ERROR,
+    }
+}

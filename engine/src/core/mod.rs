@@ -1,0 +1,284 @@
+//! The heart of a shard, without IO: plaintext and events in, plaintext and actions out.
+//!
+//! It owns the connections and the exchanges of its shard. The IO side tells it what happened (`handle_*`), and asks what to
+//! do (`poll_*`, `drain_output`). Time comes in as an argument, so that whole scenarios run from a seed.
+//!
+//! What always holds:
+//! - every body byte that came in leaves once and in order, or its stream is reset;
+//! - no window of the other side is exceeded, and every window we granted is given back;
+//! - an exchange is in the table as long as one of its streams is open, and its two streams are in the tables of their
+//!   connections just as long;
+//! - what a message could hold (header lists, bodies for slow readers, requests that wait) is limited by [`Limits`].
+//!
+//! What it does not do: TLS, sockets, clocks, logging.
+
+mod admit;
+mod answer;
+mod body;
+mod conn;
+mod dispatch;
+mod exchange;
+mod forward;
+mod lost;
+mod outbox;
+mod pool;
+mod receive;
+pub(crate) mod slab;
+mod streams;
+mod tick;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use discovery::Reader;
+
+use crate::config::Limits;
+use crate::http2::hpack::HeaderBlock;
+use body::{Blocks, Copied};
+use conn::{Conn, Role, State};
+use exchange::Exchange;
+use outbox::Buffers;
+use pool::{Server, ServerSlot};
+use slab::Slab;
+
+pub use slab::Key;
+
+/// Names a connection of a shard.
+pub type ConnKey = Key<Conn>;
+/// Names an exchange of a shard.
+pub(crate) type ExchangeKey = Key<Exchange>;
+
+/// Whom a connection is opened to; decides how its certificate is verified.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Destination {
+    /// The apiserver this proxy fronts.
+    Local,
+    /// Another apiserver of the cluster.
+    Peer,
+}
+
+/// What the IO side is asked to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Open a connection and report [`Core::handle_established`] or [`Core::handle_closed`].
+    Connect {
+        /// Its name from now on.
+        conn: ConnKey,
+        /// Where to.
+        address: SocketAddr,
+        /// To whom.
+        destination: Destination,
+    },
+    /// Write what is left, then close.
+    Close {
+        /// Which one; the name means nothing afterwards.
+        conn: ConnKey,
+    },
+}
+
+/// How a connection ended, as far as the IO side knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// The other side closed it, or the transport failed.
+    Lost,
+    /// It was never established: refused, unreachable, timed out, or not the server it should be.
+    Unreachable,
+}
+
+/// Counts since start; plain numbers, read by the owner of the shard.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Counters {
+    /// Requests taken.
+    pub requests: u64,
+    /// Requests given to a peer.
+    pub rerouted: u64,
+    /// Answers made here instead of by a server.
+    pub refused: u64,
+    /// Requests given to another connection or server after the first could not take them.
+    pub retried: u64,
+    /// Body bytes received from either side for forwarding.
+    pub body_received: u64,
+    /// Body bytes copied.
+    pub body_copied: u64,
+}
+
+impl Counters {
+    pub(crate) fn to_array(self) -> [u64; 6] {
+        [self.requests, self.rerouted, self.refused, self.retried, self.body_received, self.body_copied]
+    }
+
+    pub(crate) fn from_array([requests, rerouted, refused, retried, body_received, body_copied]: [u64; 6]) -> Self {
+        Self { requests, rerouted, refused, retried, body_received, body_copied }
+    }
+
+    /// The sum of two shards.
+    pub(crate) fn plus(self, other: &Self) -> Self {
+        let (a, b) = (self.to_array(), other.to_array());
+        Self::from_array(std::array::from_fn(|at| a[at] + b[at]))
+    }
+}
+
+/// The state of one shard.
+pub struct Core {
+    limits: Limits,
+    routes: Reader,
+    generation: u64,
+    now: Instant,
+    conns: Slab<Conn>,
+    exchanges: Slab<Exchange>,
+    servers: Vec<Server>,
+    /// Snapshot index -> slot.
+    slots: Vec<ServerSlot>,
+    local: ServerSlot,
+    clients: usize,
+    dirty: Vec<ConnKey>,
+    actions: VecDeque<Action>,
+    blocks: Blocks,
+    buffers: Buffers,
+    copied: Copied,
+    /// Heads that were used up, for reuse.
+    spare_heads: Vec<HeaderBlock>,
+    /// For a path with escapes.
+    path_scratch: Vec<u8>,
+    random: u64,
+    draining: Option<tick::Drain>,
+    counters: Counters,
+    next_downstream_tick: Instant,
+}
+
+impl Core {
+    /// A shard with nothing connected. `seed` decides between equal servers.
+    pub fn new(limits: Limits, routes: Reader, seed: u64, now: Instant) -> Self {
+        let mut core = Self {
+            limits,
+            routes,
+            generation: 0,
+            now,
+            conns: Slab::new(),
+            exchanges: Slab::new(),
+            servers: Vec::new(),
+            slots: Vec::new(),
+            local: ServerSlot::NONE,
+            clients: 0,
+            dirty: Vec::new(),
+            actions: VecDeque::new(),
+            blocks: Blocks::default(),
+            buffers: Buffers::default(),
+            copied: Copied::default(),
+            spare_heads: Vec::new(),
+            path_scratch: Vec::new(),
+            random: seed | 1,
+            draining: None,
+            counters: Counters::default(),
+            next_downstream_tick: now,
+        };
+        core.take_snapshot();
+        core
+    }
+
+    /// A client connected; its TLS handshake begins. `None` when the shard has as many as it may.
+    pub fn handle_accepted(&mut self, now: Instant) -> Option<ConnKey> {
+        self.now = now;
+        if self.clients >= self.limits.client_conns || self.draining.is_some() {
+            return None;
+        }
+        self.clients += 1;
+        Some(self.conns.insert(Conn::new(Role::Downstream, &self.limits, now)))
+    }
+
+    /// TLS is done, and the other side speaks HTTP/2.
+    pub fn handle_established(&mut self, key: ConnKey, now: Instant) {
+        self.now = now;
+        let Some(conn) = self.conns.get_mut(key).filter(|conn| conn.state == State::Connecting) else { return };
+        conn.state = State::Open;
+        conn.since = now;
+        conn.last_received = now;
+        conn.idle_since = now;
+        conn.greet(&self.limits, &mut self.buffers);
+        let role = conn.role;
+        self.mark_dirty(key);
+        if let Role::Upstream { server, lane } = role {
+            self.on_server_connected(key, server, lane);
+        }
+    }
+
+    /// Plaintext arrived.
+    pub fn handle_bytes(&mut self, key: ConnKey, bytes: &[u8], now: Instant) {
+        // Plaintext proves the handshake, and may come in the same read as its end.
+        self.handle_established(key, now);
+        self.receive(key, bytes);
+    }
+
+    /// The connection is gone.
+    pub fn handle_closed(&mut self, key: ConnKey, ended: Ended, now: Instant) {
+        self.now = now;
+        self.remove_conn(key, ended);
+    }
+
+    /// Everything that was drained from the connection has been taken by the kernel.
+    pub fn handle_written(&mut self, key: ConnKey, now: Instant) {
+        self.now = now;
+        self.on_written(key);
+    }
+
+    /// The next connection that has something to write.
+    pub fn poll_dirty(&mut self) -> Option<ConnKey> {
+        while let Some(key) = self.dirty.pop() {
+            if let Some(conn) = self.conns.get_mut(key) {
+                conn.dirty = false;
+                return Some(key);
+            }
+        }
+        None
+    }
+
+    /// The next thing to do for the IO side.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// Hands all plaintext that waits on the connection to `sink`, in order. False when there was none.
+    pub fn drain_output(&mut self, key: ConnKey, sink: impl FnMut(&[u8])) -> bool {
+        let Some(conn) = self.conns.get_mut(key).filter(|conn| !conn.out.is_empty()) else { return false };
+        conn.out.drain(&mut self.buffers, &mut self.blocks, sink);
+        true
+    }
+
+    /// Should the IO side go on reading? Not from a client that does not read what we have for it.
+    pub fn wants_read(&self, key: ConnKey) -> bool {
+        self.conns.get(key).is_some_and(|conn| conn.role != Role::Downstream || conn.out.len() < self.limits.out_high * 2)
+    }
+
+    /// Is the connection still in the table?
+    pub fn knows(&self, key: ConnKey) -> bool {
+        self.conns.get(key).is_some_and(|conn| conn.state != State::Closing)
+    }
+
+    /// Counts since start.
+    pub fn counters(&self) -> Counters {
+        Counters { body_copied: self.copied.bytes(), ..self.counters }
+    }
+
+    /// Connections, exchanges and bytes in blocks: all zero when nothing is going on.
+    pub fn in_use(&self) -> (usize, usize, usize) {
+        (self.conns.len(), self.exchanges.len(), self.blocks.in_use())
+    }
+
+    fn mark_dirty(&mut self, key: ConnKey) {
+        if let Some(conn) = self.conns.get_mut(key)
+            && !conn.dirty
+        {
+            conn.dirty = true;
+            self.dirty.push(key);
+        }
+    }
+
+    /// xorshift64*: only to choose between servers.
+    fn next_random(&mut self) -> u64 {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+}

@@ -1,0 +1,239 @@
+//! Plaintext waiting to leave on one connection: frames in order, body blocks woven in without a copy.
+//!
+//! What always holds: frames leave in the order they were put; a DATA head promises exactly the bytes that follow it; an empty
+//! outbox owns no buffer.
+
+use super::ExchangeKey;
+use super::body::{Blocks, Chunk, Copied};
+use crate::http2::frame::{self, MAX_DATA, flag, kind};
+
+/// Buffers kept for reuse: more than the connections that write in one wake-up.
+const SPARE_BUFFERS: usize = 256;
+/// A buffer that grew beyond this is freed instead of kept.
+const SPARE_CAPACITY: usize = 64 * 1024;
+
+/// Empty buffers of a shard, lent to outboxes while they hold something.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    spare: Vec<Vec<u8>>,
+}
+
+impl Buffers {
+    fn take(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    fn give(&mut self, mut buffer: Vec<u8>) {
+        if buffer.capacity() <= SPARE_CAPACITY && self.spare.len() < SPARE_BUFFERS {
+            buffer.clear();
+            self.spare.push(buffer);
+        }
+    }
+}
+
+/// Bytes of one exchange inside the outbox; when they have left, the sender's window is given back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Credit {
+    pub(crate) exchange: ExchangeKey,
+    pub(crate) bytes: u32,
+}
+
+/// The writing half of a connection.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    frames: Vec<u8>,
+    /// Blocks to weave in: each stands in front of `frames[at..]`. `at` never falls.
+    woven: Vec<(usize, Chunk)>,
+    woven_len: usize,
+    /// Where the head of the last frame is, when that frame is DATA that more bytes of its stream may extend.
+    open_data: Option<(u32, usize)>,
+    waiting_credits: Vec<Credit>,
+    leaving_credits: Vec<Credit>,
+    /// Bytes ever put, and ever drained: `drained <= put`.
+    put: u64,
+    drained: u64,
+}
+
+impl Outbox {
+    /// Plaintext bytes waiting.
+    pub(crate) fn len(&self) -> usize {
+        self.frames.len() + self.woven_len
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// How many bytes were ever put: a mark for [`Outbox::has_left`].
+    pub(crate) fn mark(&self) -> u64 {
+        self.put + self.frames.len() as u64
+    }
+
+    /// Has the first byte behind `mark` been drained?
+    pub(crate) fn has_left(&self, mark: u64) -> bool {
+        self.drained > mark
+    }
+
+    /// The buffer to append whole frames (not DATA) to.
+    pub(crate) fn frames(&mut self, buffers: &mut Buffers) -> &mut Vec<u8> {
+        self.open_data = None;
+        if self.frames.capacity() == 0 {
+            self.frames = buffers.take();
+        }
+        &mut self.frames
+    }
+
+    /// Appends body bytes of `stream`, extending the last frame when it is the same stream's.
+    pub(crate) fn data(&mut self, stream: u32, mut bytes: &[u8], end: bool, buffers: &mut Buffers, copied: &mut Copied) {
+        if let Some((open, at)) = self.open_data
+            && open == stream
+        {
+            let have = self.frames.len() - at - frame::HEAD_LEN;
+            let (more, rest) = bytes.split_at(bytes.len().min(MAX_DATA - have));
+            copied.into(&mut self.frames, more);
+            frame::patch_len(&mut self.frames, at, have + more.len());
+            bytes = rest;
+            if bytes.is_empty() {
+                if end {
+                    self.end_open_data(at);
+                }
+                return;
+            }
+        }
+        loop {
+            let (now, rest) = bytes.split_at(bytes.len().min(MAX_DATA));
+            let last = end && rest.is_empty();
+            let frames = self.frames(buffers);
+            let at = frames.len();
+            frame::put_head(frames, now.len(), kind::DATA, if last { flag::END_STREAM } else { 0 }, stream);
+            copied.into(frames, now);
+            self.open_data = if last { None } else { Some((stream, at)) };
+            bytes = rest;
+            if bytes.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Appends a body block without copying it.
+    pub(crate) fn chunk(&mut self, stream: u32, chunk: Chunk, end: bool, buffers: &mut Buffers) {
+        let frames = self.frames(buffers);
+        frame::put_head(frames, chunk.range.len(), kind::DATA, if end { flag::END_STREAM } else { 0 }, stream);
+        self.woven_len += chunk.range.len();
+        self.woven.push((self.frames.len(), chunk));
+    }
+
+    /// Notes that the last bytes put belong to an exchange that wants to know when they have left.
+    pub(crate) fn credit(&mut self, exchange: ExchangeKey, bytes: u32) {
+        match self.waiting_credits.last_mut() {
+            Some(last) if last.exchange == exchange => last.bytes = last.bytes.saturating_add(bytes),
+            _ => self.waiting_credits.push(Credit { exchange, bytes }),
+        }
+    }
+
+    /// Hands everything to `sink` in order, and is empty.
+    pub(crate) fn drain(&mut self, buffers: &mut Buffers, blocks: &mut Blocks, mut sink: impl FnMut(&[u8])) {
+        let mut from = 0;
+        for (at, chunk) in self.woven.drain(..) {
+            sink(&self.frames[from..at]);
+            sink(&chunk.block[chunk.range.clone()]);
+            blocks.give(chunk.block);
+            from = at;
+        }
+        if from < self.frames.len() {
+            sink(&self.frames[from..]);
+        }
+        self.woven_len = 0;
+        self.put += self.frames.len() as u64;
+        self.drained = self.put;
+        self.open_data = None;
+        self.leaving_credits.append(&mut self.waiting_credits);
+        buffers.give(std::mem::take(&mut self.frames));
+    }
+
+    /// What was drained has been taken by the kernel; its credits, to be returned through [`Outbox::return_credits`].
+    pub(crate) fn take_credits(&mut self) -> Vec<Credit> {
+        std::mem::take(&mut self.leaving_credits)
+    }
+
+    /// Gives the emptied list back for reuse.
+    pub(crate) fn return_credits(&mut self, mut credits: Vec<Credit>) {
+        if self.leaving_credits.is_empty() {
+            credits.clear();
+            self.leaving_credits = credits;
+        }
+    }
+
+    /// Drops everything, for a connection that is gone.
+    pub(crate) fn clear(&mut self, buffers: &mut Buffers, blocks: &mut Blocks) {
+        for (_, chunk) in self.woven.drain(..) {
+            blocks.give(chunk.block);
+        }
+        self.woven_len = 0;
+        self.open_data = None;
+        buffers.give(std::mem::take(&mut self.frames));
+        self.waiting_credits = Vec::new();
+        self.leaving_credits = Vec::new();
+    }
+
+    /// Frees what only a busy connection needs.
+    pub(crate) fn release(&mut self) {
+        if self.is_empty() {
+            self.woven.shrink_to(0);
+            self.waiting_credits.shrink_to(0);
+            self.leaving_credits.shrink_to(0);
+        }
+    }
+
+    fn end_open_data(&mut self, at: usize) {
+        self.frames[at + 4] |= flag::END_STREAM;
+        self.open_data = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::body::Holding;
+
+    fn drained(outbox: &mut Outbox, buffers: &mut Buffers, blocks: &mut Blocks) -> Vec<u8> {
+        let mut all = Vec::new();
+        outbox.drain(buffers, blocks, |piece| all.extend_from_slice(piece));
+        all
+    }
+
+    #[test]
+    fn consecutive_data_of_one_stream_is_one_frame() {
+        let (mut outbox, mut buffers, mut blocks, mut copied) = Default::default();
+        let outbox: &mut Outbox = &mut outbox;
+        outbox.data(1, b"ab", false, &mut buffers, &mut copied);
+        outbox.data(1, b"cd", true, &mut buffers, &mut copied);
+        assert_eq!(drained(outbox, &mut buffers, &mut blocks), b"\0\0\x04\0\x01\0\0\0\x01abcd");
+        assert!(outbox.is_empty() && outbox.len() == 0);
+    }
+
+    #[test]
+    fn large_data_fills_tls_records_exactly() {
+        let (mut outbox, mut buffers, mut blocks, mut copied) = Default::default();
+        let outbox: &mut Outbox = &mut outbox;
+        outbox.data(3, &[7; 40_000], true, &mut buffers, &mut copied);
+        let all = drained(outbox, &mut buffers, &mut blocks);
+        assert_eq!(all.len(), 40_000 + 3 * 9);
+        assert_eq!(&all[..3], &[0, 0x3f, 0xf7]);
+        assert_eq!((all[4], all[16_384 + 4], all[32_768 + 4]), (0, 0, flag::END_STREAM));
+    }
+
+    #[test]
+    fn blocks_are_woven_in_at_their_place() {
+        let (mut outbox, mut buffers, mut blocks, mut copied) = Default::default();
+        let (outbox, mut holding): (&mut Outbox, _) = (&mut outbox, Holding::default());
+        holding.push(b"held", &mut blocks, &mut copied);
+        frame::put_ping(outbox.frames(&mut buffers), false, [1; 8]);
+        outbox.chunk(5, holding.pop(9, &mut blocks).unwrap(), true, &mut buffers);
+        outbox.data(7, b"z", false, &mut buffers, &mut copied);
+        assert_eq!(outbox.len(), 17 + 9 + 4 + 9 + 1);
+        let all = drained(outbox, &mut buffers, &mut blocks);
+        assert_eq!(&all[17..], b"\0\0\x04\0\x01\0\0\0\x05held\0\0\x01\0\0\0\0\0\x07z");
+        assert_eq!(blocks.in_use(), 0);
+    }
+}

@@ -1,0 +1,147 @@
+//! The servers of a shard: their connections by lane, their health, and who waits for them.
+//!
+//! What always holds: watches and short requests never share a connection; at most `server_conns` connections to a server, at
+//! most one of a lane being opened at a time; a server that refused is left alone for `server_backoff`.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use discovery::ServerId;
+
+use super::slab::Slab;
+use super::conn::{Conn, State};
+use super::{ConnKey, ExchangeKey};
+use crate::config::Limits;
+
+/// A server's place in the shard's table; stays the same across snapshots.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ServerSlot(pub(crate) u8);
+
+impl ServerSlot {
+    pub(crate) const NONE: Self = Self(u8::MAX);
+}
+
+/// A set of servers of this shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct SlotSet(u128);
+
+impl SlotSet {
+    pub(crate) fn insert(&mut self, slot: ServerSlot) {
+        self.0 |= Self::bit(slot);
+    }
+
+    pub(crate) fn remove(&mut self, slot: ServerSlot) {
+        self.0 &= !Self::bit(slot);
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(crate) fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    pub(crate) fn iter(self) -> impl Iterator<Item = ServerSlot> {
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let at = left.trailing_zeros();
+            left &= left.wrapping_sub(1);
+            u8::try_from(at).ok().filter(|&at| at < 128).map(ServerSlot)
+        })
+    }
+
+    fn bit(slot: ServerSlot) -> u128 {
+        1u128.checked_shl(u32::from(slot.0)).unwrap_or(0)
+    }
+}
+
+/// Requests that end soon, and those that stay open (watches): never on one connection, because the server counts both
+/// against the same limit of streams.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lane {
+    Short = 0,
+    Long = 1,
+}
+
+/// The connections of one lane.
+#[derive(Default)]
+pub(crate) struct Pool {
+    pub(crate) conns: Vec<ConnKey>,
+    pub(crate) connecting: Option<ConnKey>,
+    pub(crate) waiting: VecDeque<ExchangeKey>,
+}
+
+/// What a lane can offer a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Offer {
+    /// A connection with a free slot.
+    pub(crate) conn: Option<ConnKey>,
+    /// Is it time to open another one?
+    pub(crate) grow: bool,
+}
+
+impl Pool {
+    /// The first connection below its soft limit, else the first below its hard limit.
+    pub(crate) fn offer(&self, conns: &Slab<Conn>, limits: &Limits) -> Offer {
+        let mut spare = None;
+        for &key in &self.conns {
+            let Some(conn) = conns.get(key).filter(|conn| conn.takes_streams()) else { continue };
+            let (used, max) = (conn.streams.len(), conn.max_streams());
+            if used * 100 < max * limits.streams_percent as usize {
+                return Offer { conn: Some(key), grow: false };
+            }
+            if used < max && spare.is_none() {
+                spare = Some(key);
+            }
+        }
+        Offer { conn: spare, grow: self.connecting.is_none() && self.conns.len() < limits.server_conns }
+    }
+}
+
+/// A server as this shard knows it.
+pub(crate) struct Server {
+    pub(crate) id: ServerId,
+    pub(crate) address: SocketAddr,
+    pub(crate) lanes: [Pool; 2],
+    /// No connection attempt before this, because the last one failed.
+    pub(crate) down_until: Option<Instant>,
+    /// Exchanges that were given to it and have not ended.
+    pub(crate) active: usize,
+}
+
+impl Server {
+    pub(crate) fn new(id: ServerId, address: SocketAddr) -> Self {
+        Self { id, address, lanes: Default::default(), down_until: None, active: 0 }
+    }
+
+    pub(crate) fn lane(&mut self, lane: Lane) -> &mut Pool {
+        &mut self.lanes[lane as usize]
+    }
+
+    /// Did its last connection attempt fail?
+    pub(crate) fn is_down(&self) -> bool {
+        self.down_until.is_some()
+    }
+
+    /// Down, and due to be tried again.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.down_until.is_some_and(|until| until <= now) && self.lanes.iter().all(|lane| lane.connecting.is_none())
+    }
+
+    /// Takes a connection out of its lane.
+    pub(crate) fn forget(&mut self, conn: ConnKey) {
+        for lane in &mut self.lanes {
+            lane.conns.retain(|&key| key != conn);
+            if lane.connecting == Some(conn) {
+                lane.connecting = None;
+            }
+        }
+    }
+
+    pub(crate) fn has_open_conn(&self, conns: &Slab<Conn>) -> bool {
+        let open = |key: &ConnKey| conns.get(*key).is_some_and(|conn| conn.state == State::Open && !conn.suspect);
+        self.lanes.iter().any(|lane| lane.conns.iter().any(open))
+    }
+}

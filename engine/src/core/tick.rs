@@ -1,0 +1,219 @@
+//! What happens because time passed: liveness of servers, limits on waiting, idle connections, the drain.
+
+use std::time::{Duration, Instant};
+
+use super::conn::{Role, State};
+use super::exchange::{Phase, Side};
+use super::pool::Lane;
+use super::{ConnKey, Core};
+use crate::http2::Reason;
+use crate::http2::frame::{self, MAX_WINDOW};
+use crate::respond::Failure;
+
+/// How often time is looked at while something waits for it, and else. Bounds are seconds; a tenth is fine enough.
+const BUSY_TICK: Duration = Duration::from_millis(100);
+const IDLE_TICK: Duration = Duration::from_secs(1);
+/// Watches ended in one tick of a drain: 5,000 a second and shard, so that 10,000 clients do not come back at once.
+const WATCHES_PER_TICK: usize = 500;
+/// Between the first GOAWAY, which refuses nothing, and the last: requests already on their way arrive in it.
+const GOAWAY_GRACE: Duration = Duration::from_millis(500);
+/// A connection without streams for this long gives its buffers back.
+const RELEASE_AFTER: Duration = Duration::from_secs(1);
+
+/// A drain under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Drain {
+    since: Instant,
+    refused: bool,
+}
+
+impl Core {
+    /// Time passed. Call it when [`Core::next_tick`] says so; early or late calls do no harm.
+    pub fn handle_tick(&mut self, now: Instant) {
+        self.now = now;
+        self.take_snapshot();
+        self.tick_servers();
+        if now >= self.next_downstream_tick {
+            self.next_downstream_tick = now + IDLE_TICK;
+            self.tick_clients();
+            self.tick_exchanges();
+        }
+        self.tick_drain();
+    }
+
+    /// When [`Core::handle_tick`] wants to be called next.
+    pub fn next_tick(&self, now: Instant) -> Instant {
+        let busy = self.exchanges.len() > 0
+            || self.draining.is_some()
+            || self.servers.iter().any(|server| server.lanes.iter().any(|lane| lane.connecting.is_some()));
+        now + if busy { BUSY_TICK } else { IDLE_TICK }
+    }
+
+    /// Begins to end: no new connections, GOAWAY to the clients, watches ended, short requests may finish.
+    pub fn begin_drain(&mut self, now: Instant) {
+        self.now = now;
+        if self.draining.is_some() {
+            return;
+        }
+        self.draining = Some(Drain { since: now, refused: false });
+        self.each_client(|core, key, state| match state {
+            State::Open => core.write(key, |out| frame::put_goaway(out, MAX_WINDOW, Reason::NO_ERROR)),
+            State::Connecting => core.close_conn(key, Reason::NO_ERROR),
+            State::Draining | State::Closing => {}
+        });
+    }
+
+    /// Has the drain come to its end?
+    pub fn is_drained(&self) -> bool {
+        self.draining.is_some() && self.clients == 0
+    }
+
+    /// Does `each` for every client connection; it may end them.
+    fn each_client(&mut self, mut each: impl FnMut(&mut Self, ConnKey, State)) {
+        for at in 0..self.conns.places() {
+            let Some(key) = self.conns.key_at(at) else { continue };
+            if let Some(conn) = self.conns.get(key).filter(|conn| conn.role == Role::Downstream) {
+                let state = conn.state;
+                each(self, key, state);
+            }
+        }
+    }
+
+    fn tick_servers(&mut self) {
+        for at in 0..self.servers.len() {
+            for lane in [Lane::Short, Lane::Long] {
+                let pool = &self.servers[at].lanes[lane as usize];
+                let (connecting, count) = (pool.connecting, pool.conns.len());
+                if let Some(key) = connecting {
+                    self.tick_connecting(key);
+                }
+                for nth in (0..count).rev() {
+                    let key = self.servers[at].lanes[lane as usize].conns.get(nth).copied();
+                    if let Some(key) = key {
+                        self.tick_server_conn(key);
+                    }
+                }
+            }
+        }
+    }
+
+    fn tick_connecting(&mut self, key: ConnKey) {
+        let limit = self.limits.connect + self.limits.server_handshake;
+        if self.conns.get(key).is_some_and(|conn| self.now - conn.since >= limit) {
+            self.close_conn(key, Reason::NO_ERROR);
+        }
+    }
+
+    /// PING after silence, suspicion, death; and the end of idle connections.
+    fn tick_server_conn(&mut self, key: ConnKey) {
+        let now = self.now;
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        if conn.streams.is_empty() {
+            if now - conn.idle_since >= self.limits.server_idle {
+                if let Role::Upstream { server, .. } = conn.role
+                    && let Some(server) = self.servers.get_mut(usize::from(server.0))
+                {
+                    server.forget(key);
+                }
+                self.close_conn(key, Reason::NO_ERROR);
+            } else if now - conn.idle_since >= RELEASE_AFTER {
+                conn.release();
+            }
+            return;
+        }
+        match conn.pinged {
+            None if now - conn.last_received >= self.limits.ping_after => {
+                conn.pinged = Some(now);
+                self.write(key, |out| frame::put_ping(out, false, *b"mvproxy?"));
+            }
+            Some(sent) if now - sent >= self.limits.dead_after => {
+                let role = conn.role;
+                self.close_conn(key, Reason::NO_ERROR);
+                if let Role::Upstream { server, .. } = role {
+                    self.on_server_unreachable(server);
+                }
+            }
+            Some(sent) if now - sent >= self.limits.suspect_after && !conn.suspect => {
+                conn.suspect = true;
+                if let Role::Upstream { server, lane } = conn.role {
+                    self.connect(server, lane);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn tick_clients(&mut self) {
+        let now = self.now;
+        self.each_client(|core, key, state| {
+            let Some(conn) = core.conns.get_mut(key) else { return };
+            let late = match state {
+                State::Open if conn.settled => conn.streams.is_empty() && now - conn.idle_since >= core.limits.client_idle,
+                State::Connecting | State::Open => now - conn.since >= core.limits.client_handshake,
+                State::Draining | State::Closing => false,
+            };
+            if late {
+                core.close_conn(key, Reason::NO_ERROR);
+            } else if conn.streams.is_empty() && now - conn.idle_since >= RELEASE_AFTER {
+                conn.release();
+            }
+        });
+    }
+
+    /// Short requests whose server does not begin to answer.
+    fn tick_exchanges(&mut self) {
+        for at in 0..self.exchanges.places() {
+            let Some(key) = self.exchanges.key_at(at) else { continue };
+            let Some(entry) = self.exchanges.get(key) else { continue };
+            let waited = self.now - entry.since;
+            let late = entry.lane == Lane::Short && entry.phase != Phase::Answering && waited >= self.limits.response_head;
+            if late {
+                self.reset_leg(key, Side::Up, Reason::CANCEL);
+                self.answer_failure(key, Failure::Timeout);
+            }
+        }
+    }
+
+    fn tick_drain(&mut self) {
+        let Some(drain) = self.draining else { return };
+        let waited = self.now - drain.since;
+        if waited >= GOAWAY_GRACE && !drain.refused {
+            self.draining = Some(Drain { refused: true, ..drain });
+            self.refuse_new_streams();
+        }
+        if waited >= GOAWAY_GRACE {
+            self.end_watches();
+        }
+        if waited >= self.limits.drain {
+            self.each_client(|core, key, _| core.close_conn(key, Reason::NO_ERROR));
+        }
+    }
+
+    /// The last GOAWAY: what was opened so far finishes, the rest is not taken.
+    fn refuse_new_streams(&mut self) {
+        self.each_client(|core, key, state| {
+            let Some(conn) = core.conns.get_mut(key) else { return };
+            if matches!(state, State::Open | State::Draining) {
+                conn.state = State::Draining;
+                let last = conn.last_opened;
+                core.write(key, |out| frame::put_goaway(out, last, Reason::NO_ERROR));
+                core.close_if_idle(key);
+            }
+        });
+    }
+
+    /// Watches would go on for an hour: they are reset, so that no cut object looks complete.
+    fn end_watches(&mut self) {
+        let mut ended = 0;
+        for at in 0..self.exchanges.places() {
+            let Some(key) = self.exchanges.key_at(at) else { continue };
+            if self.exchanges.get(key).is_some_and(|entry| entry.lane == Lane::Long) {
+                self.reset_leg(key, Side::Down, Reason::CANCEL);
+                ended += 1;
+                if ended == WATCHES_PER_TICK {
+                    return;
+                }
+            }
+        }
+    }
+}

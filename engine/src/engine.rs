@@ -1,0 +1,231 @@
+//! Starting and ending the shards.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use discovery::{Publisher, Reader};
+
+use crate::config::Config;
+use crate::core::{Core, Counters};
+use crate::shard::ring::{self, Climbed, Ring};
+use crate::shard::{self, Loads, Receiver, Shard, Shared};
+
+/// A running data plane.
+pub struct Engine {
+    address: SocketAddr,
+    drivers: Vec<String>,
+    refusals: Vec<String>,
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    ended: mpsc::Receiver<Result<(), ShardFailed>>,
+}
+
+/// Why an engine could not be started: the cause and the fix in one line.
+#[derive(Debug)]
+pub struct StartError(String);
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for StartError {}
+
+/// A shard ended that should not have.
+#[derive(Debug)]
+pub struct ShardFailed {
+    shard: usize,
+    cause: String,
+}
+
+impl fmt::Display for ShardFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "shard {} failed: {}", self.shard, self.cause)
+    }
+}
+
+impl std::error::Error for ShardFailed {}
+
+impl Engine {
+    /// Starts the shards; all of them listen when it returns.
+    pub fn start(config: Config, routes: &Publisher) -> Result<Self, StartError> {
+        let count = config.cpus.len();
+        if count == 0 {
+            return Err(StartError("no shard to start: give at least one CPU".into()));
+        }
+        let listeners = shard::bind(config.bind, count).map_err(|error| bind_error(config.bind, &error))?;
+        let address = listeners.first().and_then(|listener| listener.local_addr().ok()).unwrap_or(config.bind);
+        let (mail, inboxes): (Vec<_>, Vec<_>) = (0..count)
+            .map(|_| shard::mailbox())
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(|error| StartError(format!("cannot make a socket pair for a shard: {error}; raise the nofile limit")))?
+            .into_iter()
+            .unzip();
+        let published = (0..count).map(|_| Published::default()).collect();
+        let shared = Arc::new(Shared { config, loads: Loads::new(count), mail, published });
+        let (ended_sender, ended) = mpsc::channel();
+        let mut engine = Self { address, drivers: Vec::new(), refusals: Vec::new(), shared, threads: Vec::new(), ended };
+        for (index, (listener, inbox)) in listeners.into_iter().zip(inboxes).enumerate() {
+            let seat = Seat { index, shared: engine.shared.clone(), listener, inbox, routes: routes.reader() };
+            if let Err(error) = engine.launch(seat, ended_sender.clone()) {
+                engine.drain();
+                return Err(error);
+            }
+        }
+        Ok(engine)
+    }
+
+    /// Where it listens, with the real port when 0 was asked for.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What each shard runs on, a line each.
+    pub fn drivers(&self) -> &[String] {
+        &self.drivers
+    }
+
+    /// What the kernel refused on the way, a line each.
+    pub fn refusals(&self) -> &[String] {
+        &self.refusals
+    }
+
+    /// Stops accepting and lets running requests finish; returns at once.
+    pub fn drain(&self) {
+        for mail in &self.shared.mail {
+            mail.drain();
+        }
+    }
+
+    /// Waits until every shard has ended, or one has failed.
+    pub fn join(self) -> Result<(), ShardFailed> {
+        for _ in 0..self.threads.len() {
+            match self.ended.recv() {
+                Ok(Ok(())) => {}
+                Ok(Err(failed)) => return Err(failed),
+                Err(_) => break,
+            }
+        }
+        for thread in self.threads {
+            // Its outcome came through the channel.
+            thread.join().ok();
+        }
+        Ok(())
+    }
+
+    /// Sums over the shards, as of their last tick.
+    pub fn counters(&self) -> Counters {
+        self.shared.published.iter().fold(Counters::default(), |sum, shard| sum.plus(&shard.get()))
+    }
+
+    /// Client connections of each shard.
+    pub fn connections(&self) -> Vec<usize> {
+        (0..self.shared.published.len()).map(|shard| self.shared.loads.get(shard)).collect()
+    }
+
+    fn launch(&mut self, seat: Seat, ended: mpsc::Sender<Result<(), ShardFailed>>) -> Result<(), StartError> {
+        let (ready_sender, ready) = mpsc::sync_channel(1);
+        let index = seat.index;
+        let thread = std::thread::Builder::new()
+            .name(format!("shard-{index}"))
+            .spawn(move || {
+                let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| seat.run(&ready_sender)));
+                let outcome = match outcome {
+                    Ok(Ok(())) => Ok(()),
+                    Ok(Err(error)) => Err(ShardFailed { shard: index, cause: error.to_string() }),
+                    Err(_) => Err(ShardFailed { shard: index, cause: "it panicked; see the message above".into() }),
+                };
+                // Nobody listens when the engine was dropped.
+                ended.send(outcome).ok();
+            })
+            .map_err(|error| StartError(format!("cannot start a thread: {error}")))?;
+        self.threads.push(thread);
+        match ready.recv() {
+            Ok(Ok((line, refusals))) => {
+                self.drivers.push(line);
+                self.refusals.extend(refusals);
+                Ok(())
+            }
+            Ok(Err(error)) => Err(StartError(error)),
+            Err(_) => Err(StartError(format!("shard {index} ended while it started"))),
+        }
+    }
+}
+
+/// What a shard's thread is started with.
+struct Seat {
+    index: usize,
+    shared: Arc<Shared>,
+    listener: TcpListener,
+    inbox: Receiver,
+    routes: Reader,
+}
+
+type Ready = mpsc::SyncSender<Result<(String, Vec<String>), String>>;
+
+impl Seat {
+    fn run(self, ready: &Ready) -> io::Result<()> {
+        let cpu = self.shared.config.cpus.get(self.index).copied().flatten();
+        let pinned = cpu.is_some_and(|id| core_affinity::set_for_current(core_affinity::CoreId { id }));
+        let Climbed { ring: mut runtime, rung, refusals } = match ring::climb(self.shared.config.io_driver, ring::build) {
+            Ok(climbed) => climbed,
+            Err(error) => {
+                ready.send(Err(error)).ok();
+                return Ok(());
+            }
+        };
+        let place = match cpu {
+            Some(cpu) if pinned => format!("cpu {cpu}"),
+            Some(cpu) => format!("cpu {cpu} (not pinned: the kernel refused)"),
+            None => "not pinned".into(),
+        };
+        ready.send(Ok((format!("shard {}: {place}, {rung}", self.index), refusals))).ok();
+        self.serve(&mut runtime)
+    }
+
+    fn serve(self, runtime: &mut Ring) -> io::Result<()> {
+        let mut limits = self.shared.config.limits.clone();
+        limits.server_conns = (limits.server_conns / self.shared.mail.len()).max(2);
+        let seed = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(self.index as u64 + 1) ^ u64::from(std::process::id());
+        runtime.block_on(async move {
+            let core = Core::new(limits, self.routes, seed, Instant::now());
+            Shard::new(self.index, self.shared, core).run(self.listener, self.inbox).await
+        })
+    }
+}
+
+fn bind_error(address: SocketAddr, error: &io::Error) -> StartError {
+    let fix = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "another process listens there (kube-apiserver on 0.0.0.0, or another mvproxy); stop it, or choose another --bind-address or --secure-port"
+        }
+        io::ErrorKind::AddrNotAvailable => "no interface of this machine has the address; choose another --bind-address",
+        io::ErrorKind::PermissionDenied => "ports below 1024 need CAP_NET_BIND_SERVICE; choose another --secure-port",
+        _ => "choose another --bind-address or --secure-port",
+    };
+    StartError(format!("cannot listen on {address}: {error}: {fix}"))
+}
+
+/// Counters of a shard where another thread can read them; written once a tick.
+#[repr(align(128))]
+#[derive(Default)]
+pub(crate) struct Published([AtomicU64; 6]);
+
+impl Published {
+    pub(crate) fn set(&self, counters: Counters) {
+        for (cell, value) in self.0.iter().zip(counters.to_array()) {
+            cell.store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn get(&self) -> Counters {
+        Counters::from_array(std::array::from_fn(|at| self.0[at].load(Ordering::Relaxed)))
+    }
+}

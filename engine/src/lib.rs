@@ -1,0 +1,20 @@
+//! The data plane of mvproxy: what a request meets, in the order it meets it.
+//!
+//! [`tls`] turns wire bytes into plaintext; [`http2`] cuts plaintext into frames; [`request`] reads what is asked for;
+//! [`route`] decides who answers; [`core`] joins the client's stream with the server's and moves bytes between them;
+//! `respond` makes the answers that no server makes. A shard (one pinned thread, one ring) drives a `core` of its own.
+//!
+//! What always holds: after start no shard takes a lock, reads a file, or makes a blocking call.
+
+pub mod config;
+pub mod core;
+mod engine;
+pub mod http2;
+pub mod request;
+pub(crate) mod respond;
+pub mod route;
+mod shard;
+pub mod tls;
+
+pub use config::{Config, IoDriver, Limits};
+pub use engine::{Engine, ShardFailed, StartError};

@@ -1,0 +1,130 @@
+//! Answers the proxy makes itself: `metav1.Status` JSON with constant text, in one place.
+//!
+//! The text names no address: what a client may see must not tell it what can be reached from here (threats.md §5e).
+
+use crate::route::Refusal;
+
+/// Why a request is answered here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Failure {
+    /// No server that serves the resource could be reached, and none was asked: the request can be sent again.
+    NoServer,
+    /// The server went away before it answered; it may have done what it was asked.
+    Interrupted,
+    /// The server did not answer in time.
+    Timeout,
+    /// Too many requests wait for the server.
+    Overloaded,
+    /// A hop from another proxy for what is not served here.
+    NotServedHere,
+    /// The path has an escape that is none.
+    BadPath,
+    /// The header list is longer than we take.
+    HeadTooLarge,
+    /// CONNECT: never a tunnel.
+    MethodNotAllowed,
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::NotServedHere => Self::NotServedHere,
+        }
+    }
+}
+
+/// A ready answer.
+pub(crate) struct Answer {
+    pub(crate) status: &'static [u8],
+    pub(crate) body: &'static [u8],
+    pub(crate) retry_after: Option<&'static [u8]>,
+}
+
+macro_rules! status {
+    ($code:literal, $reason:literal, $message:literal) => {
+        concat!(
+            r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":""#,
+            $message,
+            r#"","reason":""#,
+            $reason,
+            r#"","code":"#,
+            $code,
+            "}\n"
+        )
+        .as_bytes()
+    };
+}
+
+macro_rules! retriable_status {
+    ($code:literal, $reason:literal, $message:literal) => {
+        concat!(
+            r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":""#,
+            $message,
+            r#"","reason":""#,
+            $reason,
+            r#"","details":{"retryAfterSeconds":1},"code":"#,
+            $code,
+            "}\n"
+        )
+        .as_bytes()
+    };
+}
+
+impl Failure {
+    /// `Retry-After` is an order to client-go, for any verb: only where no server can have processed the request.
+    pub(crate) fn answer(self) -> Answer {
+        let (status, body, retry): (&'static [u8], &'static [u8], bool) = match self {
+            Self::NoServer => {
+                (b"503", retriable_status!("503", "ServiceUnavailable", "no apiserver that serves the requested resource can be reached"), true)
+            }
+            Self::Interrupted => {
+                (b"503", status!("503", "ServiceUnavailable", "Error while proxying request to destination apiserver"), false)
+            }
+            Self::Timeout => (b"504", status!("504", "Timeout", "Timeout: request did not complete within the allotted timeout"), false),
+            Self::Overloaded => {
+                (b"503", retriable_status!("503", "ServiceUnavailable", "too many requests wait for the destination apiserver"), true)
+            }
+            Self::NotServedHere => {
+                (b"503", status!("503", "ServiceUnavailable", "the apiserver this request was proxied to does not serve the resource"), false)
+            }
+            Self::BadPath => (b"400", status!("400", "BadRequest", "the request path has an invalid escape"), false),
+            Self::HeadTooLarge => (b"431", status!("431", "RequestHeaderFieldsTooLarge", "the request header list is too large"), false),
+            Self::MethodNotAllowed => (b"405", status!("405", "MethodNotAllowed", "CONNECT is not supported"), false),
+        };
+        Answer { status, body, retry_after: retry.then_some(b"1") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Failure; 8] = [
+        Failure::NoServer,
+        Failure::Interrupted,
+        Failure::Timeout,
+        Failure::Overloaded,
+        Failure::NotServedHere,
+        Failure::BadPath,
+        Failure::HeadTooLarge,
+        Failure::MethodNotAllowed,
+    ];
+
+    #[test]
+    fn every_failure_is_a_status_with_its_code() {
+        for failure in ALL {
+            let answer = failure.answer();
+            let body = std::str::from_utf8(answer.body).unwrap();
+            let code = std::str::from_utf8(answer.status).unwrap();
+            assert!(body.starts_with(r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":""#), "{body}");
+            assert!(body.ends_with(&format!("\"code\":{code}}}\n")), "{body}");
+            assert_eq!(answer.retry_after.is_some(), body.contains("retryAfterSeconds"), "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn retry_after_only_when_nothing_was_processed() {
+        let retriable: Vec<_> = ALL.into_iter().filter(|failure| failure.answer().retry_after.is_some()).collect();
+        assert_eq!(retriable, [Failure::NoServer, Failure::Overloaded]);
+    }
+}

@@ -1,0 +1,132 @@
+//! Where a request goes.
+//!
+//! [`decide`] reads like the list of guards of kubernetes.md §3.2, the first hit decides. What always holds: it is
+//! pure, and every set it returns is of the snapshot it was given; local is in none of them; a request that came
+//! from a peer never leaves for another one.
+//!
+//! It does not know which servers are healthy: the pool picks from the set it gets.
+
+use discovery::{ServerSet, Snapshot};
+
+use super::request::Target;
+
+/// What was decided about a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The local server answers.
+    Local {
+        /// The peers that could answer as well, asked only while local is down.
+        fallback: ServerSet,
+    },
+    /// One of these peers answers; local cannot. Never empty.
+    Peer(ServerSet),
+    /// The proxy answers with an error.
+    Refuse(Refusal),
+}
+
+impl Verdict {
+    /// The local server or nobody.
+    const LOCAL_ONLY: Self = Self::Local { fallback: ServerSet::empty() };
+}
+
+/// Why the proxy answers itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// A peer sent the request here, but only other servers serve the resource: 503, because the peer's view and ours
+    /// differ for a moment. A second hop could go round in circles, and a 404 from local would be wrong.
+    NotServedHere,
+}
+
+/// Decides where a request goes. `marker` says that an authenticated peer proxy sent it, having decided already.
+pub fn decide(snapshot: &Snapshot, target: &Target<'_>, marker: bool) -> Verdict {
+    let (group, version, resource) = match *target {
+        // §3.2 rule 1: not a resource request -> local. Health, metrics and debug are about local alone.
+        Target::Own => return Verdict::LOCAL_ONLY,
+        // Rule 1 too; any server has an answer to these, but rule 2 forbids a second hop.
+        Target::Discovery if marker => return Verdict::LOCAL_ONLY,
+        Target::Discovery => {
+            return Verdict::Local { fallback: snapshot.peers() };
+        }
+        Target::Resource { group, version, resource, .. } => (group, version, resource),
+    };
+    let serving = snapshot.lookup(group, version, resource);
+    let here = serving.contains(snapshot.local());
+    let peers = serving.intersect(snapshot.peers());
+    // Rule 2: marked -> local, without a second hop. Unlike kube-apiserver, what only others serve is refused: its 404
+    // would tell a client that the resource does not exist.
+    if marker {
+        return if here || peers.is_empty() { Verdict::LOCAL_ONLY } else { Verdict::Refuse(Refusal::NotServedHere) };
+    }
+    // Rule 3 (nothing known yet -> local) needs no guard: a shard starts with a snapshot.
+    // Rule 4: local serves it -> local, and the peers that serve it too stand by.
+    if here {
+        return Verdict::Local { fallback: peers };
+    }
+    // Rule 5: no peer serves it either -> local, which answers 404.
+    if peers.is_empty() {
+        return Verdict::LOCAL_ONLY;
+    }
+    // Rules 6 and 7: only peers serve it -> one of them. Every server of a snapshot has an address.
+    Verdict::Peer(peers)
+}
+
+#[cfg(test)]
+mod tests {
+    use discovery::static_routes;
+
+    use super::*;
+
+    /// cp-a is local; `both` is on all three, `mine` on local, `theirs` on cp-b and cp-c.
+    fn snapshot() -> Snapshot {
+        static_routes::parse(
+            r#"
+local: cp-a
+servers:
+- {id: cp-b, address: "10.0.0.2:6443", serves: [{group: g, version: v1, resources: [both, theirs]}]}
+- {id: cp-a, address: "10.0.0.1:6443", serves: [{group: g, version: v1, resources: [both, mine]}]}
+- {id: cp-c, address: "10.0.0.3:6443", serves: [{group: g, version: v1, resources: [both, theirs]}]}
+"#,
+        )
+        .unwrap()
+    }
+
+    /// A verdict as text.
+    fn decided(path: &str, marker: bool) -> String {
+        let (snapshot, mut scratch) = (snapshot(), Vec::new());
+        let target = Target::parse(b"GET", path.as_bytes(), &mut scratch).unwrap();
+        let ids = |set: ServerSet| {
+            let ids: Vec<_> = set.iter().map(|i| snapshot.servers()[i.get()].id.as_str()).collect();
+            ids.join(" ")
+        };
+        match decide(&snapshot, &target, marker) {
+            Verdict::Local { fallback } if fallback.is_empty() => "local".to_owned(),
+            Verdict::Local { fallback } => format!("local, or {}", ids(fallback)),
+            Verdict::Peer(peers) => format!("peer {}", ids(peers)),
+            Verdict::Refuse(Refusal::NotServedHere) => "refuse".to_owned(),
+        }
+    }
+
+    #[test]
+    fn every_guard() {
+        for (path, unmarked, marked) in [
+            ("/healthz", "local", "local"),
+            ("/", "local", "local"),
+            ("/apis/g/v1/watch", "local", "local"),
+            ("/apis", "local, or cp-b cp-c", "local"),
+            ("/apis/g/v1", "local, or cp-b cp-c", "local"),
+            ("/apis/g/v1/both", "local, or cp-b cp-c", "local"),
+            ("/apis/g/v1/mine", "local", "local"),
+            ("/apis/g/v1/theirs", "peer cp-b cp-c", "refuse"),
+            ("/apis/g/v1/namespaces/x/theirs/y/status?watch=1", "peer cp-b cp-c", "refuse"),
+            ("/apis/g%2Fv1/theirs", "peer cp-b cp-c", "refuse"),
+            ("/apis/g/v1/watch/theirs", "peer cp-b cp-c", "refuse"),
+            ("/apis/g/v1//theirs", "local", "local"),
+            ("/apis/g/v1/unknown", "local", "local"),
+            ("/apis/G/v1/theirs", "local", "local"),
+            ("/api/v1/theirs", "local", "local"),
+        ] {
+            assert_eq!(decided(path, false), unmarked, "{path}");
+            assert_eq!(decided(path, true), marked, "{path}, marked");
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! A shard: one pinned thread with one ring, and the tasks that wait on it.
+//!
+//! ```text
+//!  ring --readable--> reader task --> State::on_readable --> Core      every socket that is ready in this wake-up
+//!                                                              |
+//!  main future (runs when no task is left) <-- dirty, actions -'      then one encrypted write for each connection
+//! ```
+//!
+//! What always holds: no task keeps the state borrowed across a wait; nothing wakes itself without bound (monoio submits
+//! without waiting while tasks are ready, and with DEFER_TASKRUN completions are then not reaped).
+//! Dropping a task's future cancels a poll only: the kernel never owns a buffer of ours.
+
+mod link;
+mod listen;
+mod mailbox;
+pub(crate) mod ring;
+mod state;
+mod sys;
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use monoio::net::TcpStream;
+
+use crate::config::Config;
+use crate::core::{Action, ConnKey, Core, Destination, Ended};
+use crate::tls::{Session, server_name};
+use link::{Link, Writer};
+use mailbox::Mail;
+use state::{Flushed, Next, State};
+
+pub(crate) use listen::{Loads, bind};
+pub(crate) use mailbox::{Receiver, Sender, mailbox};
+
+/// Connections accepted before other sockets get their turn.
+const ACCEPTS: usize = 64;
+/// Wait after the process ran out of descriptors: no busy loop.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
+/// Unacknowledged bytes on a half-open connection (threats.md §6).
+const USER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Keep-alive of idle connections: kube-apiserver's interval is 3 min; a minute notices vanished clients sooner.
+const KEEPALIVE: Duration = Duration::from_secs(60);
+
+/// What a shard shares with the others.
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) loads: Loads,
+    pub(crate) mail: Vec<Sender>,
+    pub(crate) published: Vec<crate::engine::Published>,
+}
+
+/// One shard, on its own thread.
+pub(crate) struct Shard {
+    index: usize,
+    shared: Arc<Shared>,
+    state: RefCell<State>,
+    /// Wakes the main future.
+    flusher: RefCell<Option<Waker>>,
+    draining: Cell<bool>,
+    listener_fd: Cell<RawFd>,
+}
+
+impl Shard {
+    pub(crate) fn new(index: usize, shared: Arc<Shared>, core: Core) -> Rc<Self> {
+        Rc::new(Self {
+            index,
+            shared,
+            state: RefCell::new(State::new(core)),
+            flusher: RefCell::new(None),
+            draining: Cell::new(false),
+            listener_fd: Cell::new(-1),
+        })
+    }
+
+    /// Runs until the shard is drained. Must be the main future of the thread's runtime.
+    pub(crate) async fn run(self: Rc<Self>, listener: std::net::TcpListener, mail: Receiver) -> io::Result<()> {
+        self.listener_fd.set(listener.as_raw_fd());
+        let listener = monoio::net::TcpListener::from_std(listener)?;
+        let (mail, mail_fd) = mail.into_stream()?;
+        monoio::spawn(Self::accept(self.clone(), listener));
+        monoio::spawn(Self::read_mail(self.clone(), mail, mail_fd));
+        monoio::spawn(Self::tick(self.clone()));
+        // Polled by monoio when every ready task has run: the end of a wake-up.
+        poll_fn(|context| {
+            if self.flusher.borrow().is_none() {
+                *self.flusher.borrow_mut() = Some(context.waker().clone());
+            }
+            self.flush();
+            if self.draining.get() && self.state.borrow().core.is_drained() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        Ok(())
+    }
+
+    fn wake_flusher(&self) {
+        if let Some(waker) = &*self.flusher.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Sends what the wake-up produced and does what the core asked for, until nothing is left to do.
+    fn flush(self: &Rc<Self>) {
+        loop {
+            let mut state = self.state.borrow_mut();
+            if let Some(key) = state.core.poll_dirty() {
+                let flushed = state.flush(key);
+                drop(state);
+                self.start_writer(key, flushed);
+            } else if let Some(action) = state.core.poll_action() {
+                drop(state);
+                self.act(action);
+            } else {
+                state.end_turn();
+                let closed = std::mem::take(&mut state.clients_closed);
+                drop(state);
+                for _ in 0..closed {
+                    self.shared.loads.release(self.index);
+                }
+                return;
+            }
+        }
+    }
+
+    fn act(self: &Rc<Self>, action: Action) {
+        match action {
+            Action::Close { conn } => {
+                let flushed = self.state.borrow_mut().close(conn);
+                self.start_writer(conn, flushed);
+            }
+            Action::Connect { conn, address, destination } => {
+                monoio::spawn(Self::connect(self.clone(), conn, address, destination));
+            }
+        }
+    }
+
+    fn start_writer(self: &Rc<Self>, key: ConnKey, flushed: Flushed) {
+        if flushed == Flushed::NeedsWriter
+            && let Some(stream) = self.state.borrow_mut().link(key).map(|link| link.stream.clone())
+        {
+            monoio::spawn(Self::write(self.clone(), key, stream));
+        }
+    }
+
+    async fn accept(self: Rc<Self>, listener: monoio::net::TcpListener) {
+        let fd = listener.as_raw_fd();
+        while listener.readable(false).await.is_ok() && !self.draining.get() {
+            for _ in 0..ACCEPTS {
+                match sys::accept(fd) {
+                    Ok(connection) => self.place(connection),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS)) => {
+                        monoio::time::sleep(ACCEPT_BACKOFF).await;
+                        break;
+                    }
+                    // The client gave up before we came to it.
+                    Err(_) => {}
+                }
+            }
+            self.wake_flusher();
+        }
+    }
+
+    /// Gives a new connection to the least loaded shard.
+    fn place(self: &Rc<Self>, connection: OwnedFd) {
+        let target = self.shared.loads.reserve(self.index);
+        if target == self.index {
+            return self.adopt(connection);
+        }
+        if let Err(connection) = self.shared.mail[target].adopt(connection) {
+            self.shared.loads.keep(target, self.index);
+            self.adopt(connection);
+        }
+    }
+
+    /// Takes over a client connection; its load is reserved already.
+    fn adopt(self: &Rc<Self>, connection: OwnedFd) {
+        let mut state = self.state.borrow_mut();
+        let now = state.now();
+        let session = Session::server(&self.shared.config.server_tls);
+        let stream = tune(std::net::TcpStream::from(connection));
+        let (Ok(session), Ok(stream)) = (session, stream) else {
+            return self.shared.loads.release(self.index);
+        };
+        let Some(key) = state.core.handle_accepted(now) else {
+            return self.shared.loads.release(self.index);
+        };
+        let (stream, fd) = (Rc::new(stream.0), stream.1);
+        state.insert(Link::new(key, stream.clone(), fd, session, true));
+        drop(state);
+        monoio::spawn(Self::read(self.clone(), key, stream));
+    }
+
+    async fn connect(self: Rc<Self>, key: ConnKey, address: SocketAddr, destination: Destination) {
+        let limits = &self.shared.config.limits;
+        let connected = monoio::time::timeout(limits.connect, TcpStream::connect_addr(address)).await;
+        let tls = match destination {
+            Destination::Local => &self.shared.config.local_tls,
+            Destination::Peer => &self.shared.config.peer_tls,
+        };
+        let (Ok(Ok(stream)), Ok(session)) = (connected, Session::client(tls, server_name())) else {
+            self.state.borrow_mut().lose(key, Ended::Unreachable);
+            return self.wake_flusher();
+        };
+        let fd = stream.as_raw_fd();
+        stream.set_nodelay(true).ok();
+        stream.set_tcp_keepalive(Some(KEEPALIVE), Some(KEEPALIVE), None).ok();
+        sys::set_user_timeout(fd, USER_TIMEOUT);
+        let stream = Rc::new(stream);
+        let flushed = {
+            let mut state = self.state.borrow_mut();
+            if !state.core.knows(key) {
+                // Given up meanwhile.
+                return;
+            }
+            state.insert(Link::new(key, stream.clone(), fd, session, false));
+            state.begin_session(key)
+        };
+        self.start_writer(key, flushed);
+        self.wake_flusher();
+        Self::read(self, key, stream).await;
+    }
+
+    async fn read(self: Rc<Self>, key: ConnKey, stream: Rc<TcpStream>) {
+        loop {
+            if stream.readable(false).await.is_err() {
+                self.state.borrow_mut().lose(key, Ended::Lost);
+                return self.wake_flusher();
+            }
+            let (next, flushed) = self.state.borrow_mut().on_readable(key);
+            self.start_writer(key, flushed);
+            self.wake_flusher();
+            match next {
+                Next::Read => {}
+                Next::Hold => self.hold(key).await,
+                Next::End => return,
+            }
+        }
+    }
+
+    /// Waits until the client has read what we have for it.
+    async fn hold(&self, key: ConnKey) {
+        poll_fn(|context| {
+            let mut state = self.state.borrow_mut();
+            if state.core.wants_read(key) {
+                return Poll::Ready(());
+            }
+            match state.link(key) {
+                Some(link) => {
+                    link.held_reader = Some(context.waker().clone());
+                    Poll::Pending
+                }
+                None => Poll::Ready(()),
+            }
+        })
+        .await;
+    }
+
+    /// Sends what a full socket left behind, then waits to be needed again.
+    async fn write(self: Rc<Self>, key: ConnKey, stream: Rc<TcpStream>) {
+        loop {
+            if stream.writable(false).await.is_err() {
+                self.state.borrow_mut().lose(key, Ended::Lost);
+                return self.wake_flusher();
+            }
+            let done = self.state.borrow_mut().on_writable(key);
+            self.wake_flusher();
+            if done && !self.writer_needed(key).await {
+                return;
+            }
+        }
+    }
+
+    /// Waits until the socket is full again; false when the connection is gone.
+    async fn writer_needed(&self, key: ConnKey) -> bool {
+        let mut parked = false;
+        poll_fn(|context| {
+            let mut state = self.state.borrow_mut();
+            if parked && state.link(key).is_some_and(|link| matches!(link.writer, Writer::Busy)) {
+                return Poll::Ready(true);
+            }
+            parked = true;
+            if state.park_writer(key, context.waker()) { Poll::Pending } else { Poll::Ready(false) }
+        })
+        .await
+    }
+
+    async fn read_mail(self: Rc<Self>, stream: monoio::net::UnixStream, fd: RawFd) {
+        while stream.readable(false).await.is_ok() {
+            while let Some(mail) = mailbox::next(fd) {
+                match mail {
+                    Mail::Adopt(connection) => self.adopt(connection),
+                    Mail::Drain => self.drain(),
+                }
+            }
+            self.wake_flusher();
+        }
+    }
+
+    fn drain(&self) {
+        if !self.draining.replace(true) {
+            // Ends the accept task; connections the kernel still holds are refused.
+            sys::shutdown(self.listener_fd.get(), libc::SHUT_RDWR);
+            let mut state = self.state.borrow_mut();
+            let now = state.now();
+            state.core.begin_drain(now);
+        }
+    }
+
+    async fn tick(self: Rc<Self>) {
+        loop {
+            let next = self.state.borrow().core.next_tick(Instant::now());
+            monoio::time::sleep_until(next.into()).await;
+            let mut state = self.state.borrow_mut();
+            let now = state.now();
+            state.core.handle_tick(now);
+            state.cut_slow_closes();
+            self.shared.published[self.index].set(state.core.counters());
+            drop(state);
+            self.wake_flusher();
+        }
+    }
+}
+
+/// A socket as we want it, registered with this thread's ring.
+fn tune(stream: std::net::TcpStream) -> io::Result<(TcpStream, RawFd)> {
+    stream.set_nodelay(true)?;
+    let stream = TcpStream::from_std(stream)?;
+    stream.set_tcp_keepalive(Some(KEEPALIVE), Some(KEEPALIVE), None)?;
+    let fd = stream.as_raw_fd();
+    Ok((stream, fd))
+}

@@ -1,0 +1,343 @@
+//! The synchronous half of a shard: sockets, sessions and the core, between two waits.
+//!
+//! What always holds: a link is in the table exactly as long as the core knows its connection; what the core has for a
+//! connection is encrypted only when the socket took everything before it, so a blocked socket holds plaintext in the core,
+//! where it is limited, and at most one batch of wire bytes here.
+
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+use super::link::{Link, Writer};
+use super::sys;
+use crate::core::{ConnKey, Core, Ended};
+use crate::tls::{MAX_RECORD, WireBuf};
+
+/// One read: eight full TLS records. Larger reads gain nothing measurable and make one connection's turn longer.
+const READ: usize = 128 * 1024;
+/// TLS handshakes of clients begun in one wake-up: a signature costs 25 µs (P-256) to 700 µs (RSA), and every stream of the
+/// shard waits for it.
+const HANDSHAKES: usize = 4;
+/// A connection that was asked to close is cut after this, whatever is still to be written.
+const CLOSE_LIMIT: Duration = Duration::from_secs(2);
+/// Buffers kept for tails and pending writes.
+const SPARE_BUFFERS: usize = 64;
+const SPARE_CAPACITY: usize = 256 * 1024;
+
+/// What a reader task does next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Next {
+    /// Wait for more to read.
+    Read,
+    /// Wait until the client has read what we have for it.
+    Hold,
+    /// The connection is gone.
+    End,
+}
+
+/// What the flush asks the asynchronous half to do for a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Flushed {
+    /// Nothing.
+    Done,
+    /// Start its writer task.
+    NeedsWriter,
+}
+
+/// Everything a shard has.
+pub(crate) struct State {
+    pub(crate) core: Core,
+    links: Vec<Option<Link>>,
+    /// Client links, for the shard's load.
+    pub(crate) clients_closed: usize,
+    read: Vec<u8>,
+    wire: WireBuf,
+    spare: Vec<Vec<u8>>,
+    handshakes: usize,
+    now: Option<Instant>,
+}
+
+impl State {
+    pub(crate) fn new(core: Core) -> Self {
+        Self {
+            core,
+            links: Vec::new(),
+            clients_closed: 0,
+            read: vec![0; MAX_RECORD + READ],
+            wire: WireBuf::new(),
+            spare: Vec::new(),
+            handshakes: 0,
+            now: None,
+        }
+    }
+
+    /// The time of this wake-up: one look at the clock.
+    pub(crate) fn now(&mut self) -> Instant {
+        *self.now.get_or_insert_with(Instant::now)
+    }
+
+    /// The next look at the clock is a new one.
+    pub(crate) fn end_turn(&mut self) {
+        self.now = None;
+        self.handshakes = 0;
+    }
+
+    pub(crate) fn insert(&mut self, link: Link) {
+        let at = link.key.index();
+        if self.links.len() <= at {
+            self.links.resize_with(at + 1, || None);
+        }
+        self.links[at] = Some(link);
+    }
+
+    pub(crate) fn link(&mut self, key: ConnKey) -> Option<&mut Link> {
+        self.links.get_mut(key.index())?.as_mut().filter(|link| link.key == key)
+    }
+
+    /// Starts the session: a client's ClientHello has to be sent first by us.
+    pub(crate) fn begin_session(&mut self, key: ConnKey) -> Flushed {
+        self.wire.clear();
+        let Some(link) = self.links.get_mut(key.index()).and_then(Option::as_mut) else { return Flushed::Done };
+        let received = link.session.receive(&mut [], &mut self.wire, |_| {});
+        if received.error.is_some() {
+            self.lose(key, Ended::Unreachable);
+            return Flushed::Done;
+        }
+        self.send_wire(key)
+    }
+
+    /// The socket has something to read.
+    pub(crate) fn on_readable(&mut self, key: ConnKey) -> (Next, Flushed) {
+        let now = self.now();
+        let Some(link) = self.links.get_mut(key.index()).and_then(Option::as_mut).filter(|link| link.key == key) else {
+            return (Next::End, Flushed::Done);
+        };
+        if link.is_client && !link.session.is_established() {
+            if self.handshakes >= HANDSHAKES {
+                // Still readable: the next wake-up brings it back.
+                return (Next::Read, Flushed::Done);
+            }
+            self.handshakes += 1;
+        }
+        let have = link.tail.len();
+        self.read[..have].copy_from_slice(&link.tail);
+        let n = match sys::receive(link.fd, &mut self.read[have..have + READ]) {
+            Ok(0) => return self.end(key),
+            Ok(n) => n,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return (Next::Read, Flushed::Done),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => return (Next::Read, Flushed::Done),
+            Err(_) => return self.end(key),
+        };
+        if link.closing.is_some() {
+            // Nobody listens any more; reading on keeps our last words from being lost to a reset.
+            return (Next::Read, Flushed::Done);
+        }
+        self.wire.clear();
+        let core = &mut self.core;
+        let received = link.session.receive(&mut self.read[..have + n], &mut self.wire, |plain| core.handle_bytes(key, plain, now));
+        keep_tail(&mut link.tail, &self.read[received.consumed..have + n], &mut self.spare);
+        if received.established {
+            core.handle_established(key, now);
+        }
+        let flushed = if self.wire.is_empty() { Flushed::Done } else { self.send_wire(key) };
+        if received.error.is_some() || received.closed {
+            return self.end(key);
+        }
+        let next = if self.core.wants_read(key) { Next::Read } else { Next::Hold };
+        (next, flushed)
+    }
+
+    /// The other side ended the connection, or broke it.
+    fn end(&mut self, key: ConnKey) -> (Next, Flushed) {
+        let established = self.link(key).is_some_and(|link| link.session.is_established());
+        self.lose(key, if established { Ended::Lost } else { Ended::Unreachable });
+        (Next::End, Flushed::Done)
+    }
+
+    /// Encrypts and sends everything the core has for a connection, in one write.
+    pub(crate) fn flush(&mut self, key: ConnKey) -> Flushed {
+        let Some(link) = self.links.get_mut(key.index()).and_then(Option::as_mut).filter(|link| link.key == key) else {
+            return Flushed::Done;
+        };
+        if link.is_blocked() || !link.session.is_established() {
+            return Flushed::Done;
+        }
+        self.wire.clear();
+        let (session, wire) = (&mut link.session, &mut self.wire);
+        let mut failed = false;
+        let some = self.core.drain_output(key, |plain| failed |= session.send(plain, wire).is_err());
+        if failed {
+            self.lose(key, Ended::Lost);
+            return Flushed::Done;
+        }
+        if !some {
+            return Flushed::Done;
+        }
+        self.send_wire(key)
+    }
+
+    /// Sends `wire`; what the socket does not take waits for the writer task.
+    fn send_wire(&mut self, key: ConnKey) -> Flushed {
+        let Some(link) = self.links.get_mut(key.index()).and_then(Option::as_mut).filter(|link| link.key == key) else {
+            return Flushed::Done;
+        };
+        let bytes = self.wire.filled();
+        let sent = if link.is_blocked() { Ok(0) } else { send_all(link.fd, bytes) };
+        match sent {
+            Ok(n) if n == bytes.len() => {
+                let now = *self.now.get_or_insert_with(Instant::now);
+                self.core.handle_written(key, now);
+                Flushed::Done
+            }
+            Ok(n) => {
+                if link.pending.capacity() == 0 {
+                    link.pending = self.spare.pop().unwrap_or_default();
+                }
+                link.pending.extend_from_slice(&bytes[n..]);
+                match std::mem::replace(&mut link.writer, Writer::Busy) {
+                    Writer::None => return Flushed::NeedsWriter,
+                    Writer::Parked(waker) => waker.wake(),
+                    Writer::Busy => {}
+                }
+                Flushed::Done
+            }
+            Err(_) => {
+                self.lose(key, Ended::Lost);
+                Flushed::Done
+            }
+        }
+    }
+
+    /// The socket has room again: sends what waits. True when everything has been sent.
+    pub(crate) fn on_writable(&mut self, key: ConnKey) -> bool {
+        let now = self.now();
+        let Some(link) = self.links.get_mut(key.index()).and_then(Option::as_mut).filter(|link| link.key == key) else { return true };
+        match send_all(link.fd, &link.pending[link.sent..]) {
+            Ok(n) => link.sent += n,
+            Err(_) => {
+                self.lose(key, Ended::Lost);
+                return true;
+            }
+        }
+        if link.sent < link.pending.len() {
+            return false;
+        }
+        link.sent = 0;
+        give(&mut self.spare, std::mem::take(&mut link.pending));
+        self.core.handle_written(key, now);
+        // What the core gathered meanwhile.
+        self.flush(key);
+        if !self.core.wants_read(key) {
+            return self.link(key).is_none_or(|link| !link.is_blocked());
+        }
+        let Some(link) = self.link(key) else { return true };
+        if let Some(reader) = link.held_reader.take() {
+            reader.wake();
+        }
+        !link.is_blocked()
+    }
+
+    /// The core is done with a connection: says goodbye and ends our direction; the reader task ends the rest.
+    pub(crate) fn close(&mut self, key: ConnKey) -> Flushed {
+        let now = self.now();
+        let flushed = self.flush(key);
+        let Some(link) = self.link(key) else {
+            // It was still being opened.
+            self.core.handle_closed(key, Ended::Unreachable, now);
+            return Flushed::Done;
+        };
+        link.closing.get_or_insert(now);
+        if link.is_blocked() {
+            return flushed;
+        }
+        self.finish_close(key);
+        flushed
+    }
+
+    fn finish_close(&mut self, key: ConnKey) {
+        let Some(link) = self.links.get_mut(key.index()).and_then(Option::as_mut).filter(|link| link.key == key) else { return };
+        self.wire.clear();
+        link.session.close_notify(&mut self.wire);
+        // A goodbye that does not fit is no loss.
+        send_all(link.fd, self.wire.filled()).ok();
+        sys::shutdown(link.fd, if link.is_client { libc::SHUT_WR } else { libc::SHUT_RDWR });
+    }
+
+    /// Ends closes that take too long.
+    pub(crate) fn cut_slow_closes(&mut self) {
+        let now = self.now();
+        for link in self.links.iter().flatten() {
+            if link.closing.is_some_and(|since| now - since >= CLOSE_LIMIT) {
+                sys::shutdown(link.fd, libc::SHUT_RDWR);
+            }
+        }
+    }
+
+    /// Forgets a connection and tells the core.
+    pub(crate) fn lose(&mut self, key: ConnKey, ended: Ended) {
+        let now = self.now();
+        if self.link(key).is_some()
+            && let Some(link) = self.links[key.index()].take()
+        {
+            if link.is_client {
+                self.clients_closed += 1;
+            }
+            // Wakes the tasks that wait on it; they find it gone.
+            sys::shutdown(link.fd, libc::SHUT_RDWR);
+            give(&mut self.spare, link.pending);
+            give(&mut self.spare, link.tail);
+            if let Writer::Parked(waker) = link.writer {
+                waker.wake();
+            }
+            if let Some(reader) = link.held_reader {
+                reader.wake();
+            }
+        }
+        self.core.handle_closed(key, ended, now);
+    }
+
+    /// Is the writer of this connection still wanted? Parks it when it is.
+    pub(crate) fn park_writer(&mut self, key: ConnKey, waker: &std::task::Waker) -> bool {
+        let Some(link) = self.link(key) else { return false };
+        link.writer = Writer::Parked(waker.clone());
+        if link.closing.is_some() {
+            self.finish_close(key);
+        }
+        true
+    }
+}
+
+/// Keeps an incomplete record for the next read.
+fn keep_tail(tail: &mut Vec<u8>, rest: &[u8], spare: &mut Vec<Vec<u8>>) {
+    if rest.is_empty() {
+        if tail.capacity() > 0 {
+            give(spare, std::mem::take(tail));
+        }
+        return;
+    }
+    if tail.capacity() == 0 {
+        *tail = spare.pop().unwrap_or_default();
+    }
+    tail.clear();
+    tail.extend_from_slice(rest);
+}
+
+fn give(spare: &mut Vec<Vec<u8>>, mut buffer: Vec<u8>) {
+    if buffer.capacity() > 0 && buffer.capacity() <= SPARE_CAPACITY && spare.len() < SPARE_BUFFERS {
+        buffer.clear();
+        spare.push(buffer);
+    }
+}
+
+/// Sends until everything is gone or the socket is full.
+fn send_all(fd: RawFd, bytes: &[u8]) -> std::io::Result<usize> {
+    let mut sent = 0;
+    while sent < bytes.len() {
+        match sys::send(fd, &bytes[sent..]) {
+            Ok(n) => sent += n,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(sent)
+}

@@ -1,0 +1,54 @@
+//! The few system calls that neither monoio nor std offers on a borrowed descriptor, and the only unsafe code of the engine.
+//!
+//! All of them return at once: sockets accepted by io_uring are blocking, hence MSG_DONTWAIT on each call.
+#![allow(unsafe_code, reason = "libc calls on descriptors owned by a Link, a listener or a mailbox")]
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+/// Reads what is there; `WouldBlock` when nothing is.
+pub(crate) fn receive(fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: the pointer and the length are those of a live, exclusively borrowed slice.
+    let n = unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT) };
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+/// Writes as much as the kernel takes; `WouldBlock` when that is nothing.
+pub(crate) fn send(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
+    // SAFETY: the pointer and the length are those of a live slice, which the call only reads.
+    let n = unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+/// Takes one waiting connection from a listener that does not block.
+pub(crate) fn accept(listener: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: no address is asked for, so no memory is passed.
+    let fd = unsafe { libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(adopt(fd))
+}
+
+/// Makes the owner of a descriptor that came as a number: from `accept`, or from another shard through a mailbox.
+pub(crate) fn adopt(fd: RawFd) -> OwnedFd {
+    // SAFETY: the number names an open socket that nobody else owns: `accept` just made it, or the sending shard gave it up
+    // with `IntoRawFd` for exactly one message.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// Ends one or both directions; whoever waits on the descriptor wakes up.
+pub(crate) fn shutdown(fd: RawFd, how: i32) {
+    // SAFETY: takes numbers only. An error means that it is ended already.
+    unsafe { libc::shutdown(fd, how) };
+}
+
+/// How long sent bytes may stay unacknowledged before the kernel gives the connection up.
+pub(crate) fn set_user_timeout(fd: RawFd, limit: Duration) {
+    let millis = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX);
+    // SAFETY: the pointer is to a live i32 and the length is its size. A failure leaves the kernel's own limit.
+    unsafe {
+        libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, (&raw const millis).cast(), 4);
+    }
+}

@@ -1,0 +1,43 @@
+//! The TLS seam: wire bytes in, plaintext out; plaintext in, wire bytes out.
+//!
+//! The only place of the engine that calls rustls. A [`Session`] is one end of one connection, [`server_config`] and
+//! [`client_config`] turn PEM bytes into what sessions share, [`WireBuf`] is where their output goes.
+//!
+//! What always holds: bytes given to `plain` were authenticated and come in the order in which they were sent; nothing from
+//! the network panics; a session that failed stays failed.
+//!
+//! What it deliberately does not do: sockets, files, deadlines (all the caller's), 0-RTT, and deciding who a client is.
+
+mod config;
+mod error;
+mod session;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+pub use config::{ConfigError, check_pair, client_config, server_config, server_name};
+pub use error::TlsError;
+pub use session::{MAX_RECORD, Received, Session};
+pub use wire::WireBuf;
+
+#[cfg(feature = "seam-mark")]
+std::thread_local! {
+    static IN_SEAM: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Whether this thread is inside a call to rustls; a counting allocator asks this to tell rustls' allocations from ours.
+#[cfg(feature = "seam-mark")]
+pub fn in_seam() -> bool {
+    IN_SEAM.get()
+}
+
+/// Runs one call to rustls, marked for `in_seam` when the feature is on.
+#[inline(always)]
+fn seam<T>(call: impl FnOnce() -> T) -> T {
+    #[cfg(feature = "seam-mark")]
+    IN_SEAM.set(true);
+    let result = call();
+    #[cfg(feature = "seam-mark")]
+    IN_SEAM.set(false);
+    result
+}

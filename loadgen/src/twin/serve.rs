@@ -1,0 +1,126 @@
+//! The listener and the connections of a twin: one task each, in a tree under the listener's.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use crate::error::Error;
+
+use super::exchange::{Exchange, Served};
+use super::{Counters, TwinConfig};
+
+/// For the TLS handshake and for the HTTP/2 preface, each; kube-apiserver's limit for the latter.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Accepts until the twin stops, then waits for the connections. Dropping the future cuts them all.
+pub(super) async fn accept(
+    listener: TcpListener,
+    tls: Arc<rustls::ServerConfig>,
+    served: Arc<Served>,
+    mut stopping: watch::Receiver<bool>,
+) {
+    let acceptor = TlsAcceptor::from(tls);
+    let mut connections = JoinSet::new();
+    let counters = &served.counters;
+    loop {
+        tokio::select! {
+            () = stopped(&mut stopping) => break,
+            accepted = listener.accept() => match accepted {
+                Ok((tcp, _)) if connections.len() < served.config.max_connections => {
+                    counters.connections.fetch_add(1, Relaxed);
+                    let connection = connection(tcp, acceptor.clone(), Arc::clone(&served), stopping.clone());
+                    connections.spawn(connection);
+                }
+                // Too many: closing it is the answer.
+                Ok(_) => {}
+                // Out of file descriptors, most likely: accepting again at once would spin.
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            },
+            Some(ended) = connections.join_next() => counters.note(&ended),
+        }
+    }
+    drop(listener);
+    while let Some(ended) = connections.join_next().await {
+        counters.note(&ended);
+    }
+}
+
+/// Returns when the twin stops.
+pub(super) async fn stopped(stopping: &mut watch::Receiver<bool>) {
+    // An error means that the twin was dropped, which stops it too.
+    drop(stopping.wait_for(|stopping| *stopping).await);
+}
+
+async fn connection(tcp: TcpStream, acceptor: TlsAcceptor, served: Arc<Served>, stopping: watch::Receiver<bool>) -> Result<(), Error> {
+    let failed = |source| Error::Io(String::from("TLS accept"), source);
+    tcp.set_nodelay(true).map_err(failed)?;
+    let tls = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(tcp)).await;
+    let tls = tls.map_err(|_| Error::Timeout("TLS handshake"))?.map_err(failed)?;
+    let certified = tls.get_ref().1.peer_certificates().is_some();
+    let builder = settings(&served.config);
+    let http2 = timeout(HANDSHAKE_TIMEOUT, builder.handshake(tls)).await;
+    let http2 = http2.map_err(|_| Error::Timeout("HTTP/2 preface"))??;
+    exchanges(http2, served, certified, stopping).await
+}
+
+fn settings(config: &TwinConfig) -> h2::server::Builder {
+    let mut builder = h2::server::Builder::new();
+    builder
+        .max_concurrent_streams(config.max_concurrent_streams)
+        .initial_window_size(config.stream_window)
+        .initial_connection_window_size(config.connection_window)
+        .max_frame_size(config.max_frame)
+        .max_header_list_size(config.max_header_list);
+    builder
+}
+
+/// Serves the exchanges of one connection, one task each, until the connection ends.
+async fn exchanges(
+    mut http2: h2::server::Connection<TlsStream<TcpStream>, Bytes>,
+    served: Arc<Served>,
+    certified: bool,
+    mut stopping: watch::Receiver<bool>,
+) -> Result<(), Error> {
+    let counters = &served.counters;
+    let mut running = JoinSet::new();
+    let mut requests = 0u32;
+    let mut draining = false;
+    loop {
+        tokio::select! {
+            () = stopped(&mut stopping), if !draining => {
+                draining = true;
+                http2.graceful_shutdown();
+            }
+            accepted = http2.accept() => {
+                let Some(accepted) = accepted else { break };
+                let (request, respond) = accepted?;
+                counters.requests.fetch_add(1, Relaxed);
+                requests = requests.saturating_add(1);
+                if served.config.goaway_every.is_some_and(|every| requests >= every) {
+                    http2.graceful_shutdown();
+                }
+                let exchange = Exchange::new(Arc::clone(&served), request, respond, certified, stopping.clone());
+                running.spawn(exchange.serve());
+            }
+            Some(ended) = running.join_next() => counters.note(&ended),
+        }
+    }
+    Ok(())
+}
+
+impl Counters {
+    /// Counts a task that did not end well.
+    fn note(&self, ended: &Result<Result<(), Error>, JoinError>) {
+        if !matches!(ended, Ok(Ok(()))) {
+            self.failures.fetch_add(1, Relaxed);
+        }
+    }
+}
