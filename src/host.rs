@@ -95,7 +95,11 @@ mod tests {
             (&[v2, ("/sys/fs/cgroup/kubepods/pod1/c/cpu.max", "max 100000\n")], None),
             (&[v2, ("/sys/fs/cgroup/kubepods/pod1/c/cpu.max", "150000 100000\n")], Some(1.5)),
             (
-                &[v2, ("/sys/fs/cgroup/kubepods/pod1/c/cpu.max", "max 100000\n"), ("/sys/fs/cgroup/kubepods/pod1/cpu.max", "200000 100000\n")],
+                &[
+                    v2,
+                    ("/sys/fs/cgroup/kubepods/pod1/c/cpu.max", "max 100000\n"),
+                    ("/sys/fs/cgroup/kubepods/pod1/cpu.max", "200000 100000\n"),
+                ],
                 Some(2.0),
             ),
             (&[v2, ("/sys/fs/cgroup/cpu.max", "50000 100000\n"), ("/sys/fs/cgroup/kubepods/cpu.max", "200000 100000\n")], Some(0.5)),

@@ -1,2 +1,45 @@
-//! Placeholder.
-fn main() {}
+//! mvproxy, the Kubernetes mixed version proxy: command line, wiring, signals.
+//!
+//! Flags ([`cli`]) become a configuration ([`serve`], [`files`], [`host`]), the configuration an engine, and [`signals`] end it.
+//! [`demo`] does the same with simulated servers. What a request meets is in the `engine` crate.
+
+mod cli;
+mod demo;
+mod failure;
+mod files;
+mod host;
+mod log;
+mod serve;
+mod signals;
+
+use std::process::ExitCode;
+
+use cli::{Command, Parsed};
+use failure::Failure;
+
+/// glibc's allocator costs rustls half its speed on large bodies.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(code) => code,
+        Err(failure) => {
+            eprintln!("{failure}");
+            failure.exit_code()
+        }
+    }
+}
+
+fn run() -> Result<ExitCode, Failure> {
+    let command = match cli::parse(std::env::args_os())? {
+        Parsed::Command(command) => command,
+        Parsed::Printed => return Ok(ExitCode::SUCCESS),
+    };
+    // Fails only when one is installed already, and nothing ran before.
+    rustls::crypto::aws_lc_rs::default_provider().install_default().ok();
+    match command {
+        Command::Serve(flags) => serve::run(&flags),
+        Command::Demo(flags) => demo::run(&flags),
+    }
+}

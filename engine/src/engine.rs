@@ -120,6 +120,11 @@ impl Engine {
         Ok(())
     }
 
+    /// The failure of a shard, if one has failed. Never waits.
+    pub fn failure(&self) -> Option<ShardFailed> {
+        self.ended.try_iter().find_map(Result::err)
+    }
+
     /// Sums over the shards, as of their last tick.
     pub fn counters(&self) -> Counters {
         self.shared.published.iter().fold(Counters::default(), |sum, shard| sum.plus(&shard.get()))

@@ -8,6 +8,7 @@
 
 pub mod config;
 pub mod core;
+pub mod cpus;
 mod engine;
 pub mod http2;
 pub mod request;

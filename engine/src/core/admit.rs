@@ -149,7 +149,8 @@ impl Core {
 
     /// Keeps a used-up head for the next message.
     pub(super) fn give_head(&mut self, mut head: HeaderBlock) {
-        if head.retained() <= SPARE_HEAD_BYTES && self.spare_heads.len() < SPARE_HEADS {
+        let memory = head.retained();
+        if memory > 0 && memory <= SPARE_HEAD_BYTES && self.spare_heads.len() < SPARE_HEADS {
             head.clear();
             self.spare_heads.push(head);
         }

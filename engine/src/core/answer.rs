@@ -103,6 +103,7 @@ impl Core {
                 entry.leg(Side::Down).send_end = true;
             }
         } else {
+            self.counters.body_received += answer.body.len() as u64;
             self.forward(exchange, Side::Up, answer.body, true);
         }
         self.settle(exchange);

@@ -67,6 +67,8 @@ pub struct Conn {
     pub(crate) recv_taken: u32,
     /// Highest stream the client opened.
     pub(crate) last_opened: u32,
+    /// The last stream named in a GOAWAY of ours; it never rises (RFC 9113 §6.8).
+    goaway_last: u32,
     /// The next stream we open.
     pub(crate) next_stream: u32,
     /// Exchanges held back by this connection (its window, or its full outbox), not by their own stream.
@@ -103,6 +105,7 @@ impl Conn {
             recv_window: i64::from(limits.connection_window),
             recv_taken: 0,
             last_opened: 0,
+            goaway_last: MAX_WINDOW,
             next_stream: 1,
             blocked: VecDeque::new(),
             since: now,
@@ -169,6 +172,12 @@ impl Conn {
             self.recv_taken = 0;
         }
         Ok(())
+    }
+
+    /// Says that streams the client opened so far are the last we take.
+    pub(crate) fn say_goaway(&mut self, reason: Reason, buffers: &mut Buffers) {
+        self.goaway_last = self.goaway_last.min(self.last_opened);
+        frame::put_goaway(self.out.frames(buffers), self.goaway_last, reason);
     }
 
     /// Remembers a stream that we reset: frames the other side sent before it knew are not its fault.

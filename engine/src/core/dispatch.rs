@@ -1,6 +1,6 @@
 //! Which server gets a request, on which connection; and what happens when it cannot take it.
 
-use discovery::ServerSet;
+use discovery::{ServerSet, Snapshot};
 
 use super::conn::{Conn, Role, put_headers};
 use super::exchange::{Phase, Side};
@@ -21,14 +21,30 @@ impl Core {
         self.generation = snapshot.generation();
         self.slots.clear();
         for server in snapshot.servers() {
-            let known = self.servers.iter().position(|known| known.id == server.id && known.address == server.address);
-            let at = known.unwrap_or_else(|| {
-                self.servers.push(Server::new(server.id.clone(), server.address));
-                self.servers.len() - 1
-            });
-            self.slots.push(u8::try_from(at).map_or(ServerSlot::NONE, ServerSlot));
+            let known = self.servers.iter().position(|known| known.is(server));
+            let slot = known.map_or_else(|| self.new_slot(server, &snapshot), ServerSlot::at);
+            self.slots.push(slot);
         }
         self.local = self.slots.get(snapshot.local().get()).copied().unwrap_or(ServerSlot::NONE);
+    }
+
+    /// A place for a server; when all are taken, that of one which is neither in the snapshot nor in use.
+    fn new_slot(&mut self, server: &discovery::Server, snapshot: &Snapshot) -> ServerSlot {
+        if self.servers.len() < SlotSet::CAPACITY {
+            self.servers.push(Server::new(server.id.clone(), server.address));
+            return ServerSlot::at(self.servers.len() - 1);
+        }
+        let unused = |old: &Server| old.is_unused() && !snapshot.servers().iter().any(|server| old.is(server));
+        let Some(at) = self.servers.iter().position(unused) else { return ServerSlot::NONE };
+        self.servers[at] = Server::new(server.id.clone(), server.address);
+        let slot = ServerSlot::at(at);
+        // Exchanges of an older snapshot mean the server that was here before.
+        for at in 0..self.exchanges.places() {
+            if let Some(entry) = self.exchanges.key_at(at).and_then(|key| self.exchanges.get_mut(key)) {
+                entry.others.remove(slot);
+            }
+        }
+        slot
     }
 
     /// A set of the snapshot as a set of this shard.
@@ -117,7 +133,12 @@ impl Core {
         let Some(server) = self.servers.get_mut(usize::from(slot.0)) else { return self.answer_failure(exchange, Failure::NoServer) };
         server.active += 1;
         let pool = server.lane(lane);
-        let offer = pool.offer(&self.conns, &self.limits);
+        let refused_by = self.exchanges.get(exchange).and_then(|entry| entry.refused_by);
+        let offer = pool.offer(&self.conns, &self.limits, refused_by);
+        if offer.conn.is_none() && pool.waiting.len() >= self.limits.waiting {
+            // Those whose client left are still in the queue.
+            pool.waiting.retain(|&waiting| self.exchanges.get(waiting).is_some());
+        }
         match offer.conn {
             Some(conn) => self.open_stream(exchange, conn),
             None if pool.waiting.len() >= self.limits.waiting => {
@@ -160,7 +181,7 @@ impl Core {
             if pool.waiting.is_empty() {
                 return;
             }
-            let offer = pool.offer(&self.conns, &self.limits);
+            let offer = pool.offer(&self.conns, &self.limits, None);
             let next = offer.conn.and_then(|conn| pool.waiting.pop_front().map(|exchange| (conn, exchange)));
             if offer.grow {
                 self.connect(slot, lane);
@@ -210,6 +231,11 @@ impl Core {
     pub(super) fn retry(&mut self, exchange: ExchangeKey) {
         let local = self.local;
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
+        let server = entry.server;
+        entry.refused_by = entry.leg(Side::Up).conn;
+        self.release_server(exchange);
+        self.detach_up(exchange);
+        let Some(entry) = self.exchanges.get_mut(exchange) else { return };
         let holding = &entry.leg(Side::Up).holding;
         let replayable = holding.is_keeping() || holding.kept() == 0;
         if !replayable {
@@ -219,7 +245,6 @@ impl Core {
             return;
         }
         // The same server may take it on another connection.
-        let server = entry.server;
         if server == local {
             entry.prefers_local = true;
         } else {

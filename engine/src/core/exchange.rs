@@ -78,6 +78,8 @@ pub struct Exchange {
     pub(crate) others: SlotSet,
     pub(crate) attempts: u8,
     pub(crate) server: ServerSlot,
+    /// The connection that did not take it.
+    pub(crate) refused_by: Option<ConnKey>,
     /// Outbox mark in front of the request head: was it ever on the wire?
     pub(crate) head_mark: u64,
     pub(crate) since: Instant,
@@ -96,6 +98,7 @@ impl Exchange {
             others: SlotSet::default(),
             attempts: 0,
             server: ServerSlot::NONE,
+            refused_by: None,
             head_mark: 0,
             since: now,
         }

@@ -30,6 +30,8 @@ impl Core {
             Err(Unknown::Closed) => return self.refuse_stream(key, stream, Reason::STREAM_CLOSED),
         };
         match self.take_data(exchange, side, bytes, flow, end) {
+            // Only padding, or nothing: not worth a frame, but its window is given back.
+            Ok(()) if bytes.is_empty() && !end => self.credit(exchange, side, 0),
             Ok(()) => self.forward(exchange, side, bytes, end),
             Err(reason) => self.fail_stream(exchange, side, reason),
         }

@@ -46,7 +46,6 @@ impl Core {
             self.unlink(exchange, Side::Up);
             self.settle(exchange);
         } else if entry.phase != Phase::Answering && reason == Reason::REFUSED_STREAM {
-            self.detach_up(exchange);
             self.retry(exchange);
         } else {
             self.unlink(exchange, Side::Up);
@@ -79,6 +78,7 @@ impl Core {
 
     /// Takes a leg's stream out of its connection, and drops what waited for it.
     fn unlink(&mut self, exchange: ExchangeKey, side: Side) {
+        self.unlist(exchange, side);
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
         let leg = &mut entry.legs[side as usize];
         if leg.closed {
@@ -117,21 +117,23 @@ impl Core {
 
     /// Forgets the upstream stream without telling the server, keeping what a retry needs.
     pub(super) fn detach_up(&mut self, exchange: ExchangeKey) {
-        self.release_server_but_remember(exchange);
+        self.unlist(exchange, Side::Up);
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
         let up = entry.leg(Side::Up);
         let (conn, stream) = (up.conn.take(), up.stream);
-        up.listed = false;
         if let Some(key) = conn {
             self.remove_stream(key, stream);
         }
     }
 
-    fn release_server_but_remember(&mut self, exchange: ExchangeKey) {
-        let Some(slot) = self.exchanges.get(exchange).map(|entry| entry.server) else { return };
-        self.release_server(exchange);
-        if let Some(entry) = self.exchanges.get_mut(exchange) {
-            entry.server = slot;
+    /// Takes a leg out of its connection's list of blocked exchanges.
+    fn unlist(&mut self, exchange: ExchangeKey, side: Side) {
+        let Some(entry) = self.exchanges.get_mut(exchange) else { return };
+        let leg = entry.leg(side);
+        if std::mem::take(&mut leg.listed)
+            && let Some(conn) = leg.conn.and_then(|key| self.conns.get_mut(key))
+        {
+            conn.blocked.retain(|&blocked| blocked != exchange);
         }
     }
 
@@ -212,7 +214,6 @@ impl Core {
         let answering = entry.phase == Phase::Answering;
         let unsent = self.conns.get(key).is_some_and(|conn| !conn.out.has_left(mark));
         if unsent && !answering {
-            self.detach_up(exchange);
             self.retry(exchange);
         } else if answering {
             self.unlink(exchange, Side::Up);
@@ -227,14 +228,15 @@ impl Core {
     pub(super) fn on_server_unreachable(&mut self, slot: super::ServerSlot) {
         let until = self.now + self.limits.server_backoff;
         let Some(server) = self.servers.get_mut(usize::from(slot.0)) else { return };
-        if server.has_open_conn(&self.conns) {
-            // It is there; one attempt failed. Those who wait are served as streams end.
-            return;
+        // With a connection open it is there; one attempt failed. Those who wait are served as streams of their lane end.
+        let gone = !server.has_open_conn(&self.conns);
+        if gone {
+            server.down_until = Some(until);
         }
-        server.down_until = Some(until);
+        let hopeless = server.lanes.iter_mut().filter(|lane| gone || lane.is_hopeless(&self.conns));
+        let waiting: Vec<_> = hopeless.flat_map(|lane| std::mem::take(&mut lane.waiting)).collect();
         // A connection under suspicion, and no new one to be had: the server is gone.
-        let suspects: Vec<_> = server.lanes.iter().flat_map(|lane| lane.conns.iter().copied()).collect();
-        let waiting: Vec<_> = server.lanes.iter_mut().flat_map(|lane| std::mem::take(&mut lane.waiting)).collect();
+        let suspects: Vec<_> = server.lanes.iter().filter(|_| gone).flat_map(|lane| lane.conns.iter().copied()).collect();
         for exchange in waiting {
             let still_waits = |entry: &super::Exchange| entry.phase == Phase::Waiting && entry.server == slot;
             if self.exchanges.get(exchange).is_some_and(still_waits) {
@@ -274,7 +276,7 @@ impl Core {
 /// A server's reset code as the client may see it: what is about the connection we share is not its matter.
 fn mapped(reason: Reason) -> Reason {
     match reason {
-        Reason::REFUSED_STREAM | Reason::CANCEL | Reason::HTTP_1_1_REQUIRED => reason,
+        Reason::CANCEL | Reason::HTTP_1_1_REQUIRED => reason,
         _ => Reason::INTERNAL_ERROR,
     }
 }

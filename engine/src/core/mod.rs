@@ -97,7 +97,7 @@ pub struct Counters {
     pub refused: u64,
     /// Requests given to another connection or server after the first could not take them.
     pub retried: u64,
-    /// Body bytes received from either side for forwarding.
+    /// Body bytes to be forwarded: received from either side, or of an answer made here.
     pub body_received: u64,
     /// Body bytes copied.
     pub body_copied: u64,
@@ -153,7 +153,7 @@ impl Core {
         let mut core = Self {
             limits,
             routes,
-            generation: 0,
+            generation: u64::MAX,
             now,
             conns: Slab::new(),
             exchanges: Slab::new(),

@@ -24,7 +24,7 @@ impl Buffers {
     }
 
     fn give(&mut self, mut buffer: Vec<u8>) {
-        if buffer.capacity() <= SPARE_CAPACITY && self.spare.len() < SPARE_BUFFERS {
+        if buffer.capacity() > 0 && buffer.capacity() <= SPARE_CAPACITY && self.spare.len() < SPARE_BUFFERS {
             buffer.clear();
             self.spare.push(buffer);
         }

@@ -20,6 +20,10 @@ pub(crate) struct ServerSlot(pub(crate) u8);
 
 impl ServerSlot {
     pub(crate) const NONE: Self = Self(u8::MAX);
+
+    pub(crate) fn at(index: usize) -> Self {
+        u8::try_from(index).map_or(Self::NONE, Self)
+    }
 }
 
 /// A set of servers of this shard.
@@ -27,6 +31,9 @@ impl ServerSlot {
 pub(crate) struct SlotSet(u128);
 
 impl SlotSet {
+    /// Servers a shard can tell apart.
+    pub(crate) const CAPACITY: usize = 128;
+
     pub(crate) fn insert(&mut self, slot: ServerSlot) {
         self.0 |= Self::bit(slot);
     }
@@ -83,12 +90,18 @@ pub(crate) struct Offer {
 }
 
 impl Pool {
-    /// The first connection below its soft limit, else the first below its hard limit.
-    pub(crate) fn offer(&self, conns: &Slab<Conn>, limits: &Limits) -> Offer {
+    /// The first connection below its soft limit, else the first below its hard limit; `refused_by` only if no other
+    /// can be had.
+    pub(crate) fn offer(&self, conns: &Slab<Conn>, limits: &Limits, refused_by: Option<ConnKey>) -> Offer {
         let mut spare = None;
+        let may_grow = self.connecting.is_none() && self.conns.len() < limits.server_conns;
+        let avoided = refused_by.filter(|_| may_grow || self.connecting.is_some());
         for &key in &self.conns {
             let Some(conn) = conns.get(key).filter(|conn| conn.takes_streams()) else { continue };
             let (used, max) = (conn.streams.len(), conn.max_streams());
+            if avoided == Some(key) {
+                continue;
+            }
             if used * 100 < max * limits.streams_percent as usize {
                 return Offer { conn: Some(key), grow: false };
             }
@@ -96,7 +109,16 @@ impl Pool {
                 spare = Some(key);
             }
         }
-        Offer { conn: spare, grow: self.connecting.is_none() && self.conns.len() < limits.server_conns }
+        Offer { conn: spare, grow: may_grow }
+    }
+
+    fn has_open_conn(&self, conns: &Slab<Conn>) -> bool {
+        self.conns.iter().any(|&key| conns.get(key).is_some_and(|conn| conn.state == State::Open && !conn.suspect))
+    }
+
+    /// Nobody who waits here will be served.
+    pub(crate) fn is_hopeless(&self, conns: &Slab<Conn>) -> bool {
+        self.connecting.is_none() && !self.has_open_conn(conns)
     }
 }
 
@@ -141,7 +163,16 @@ impl Server {
     }
 
     pub(crate) fn has_open_conn(&self, conns: &Slab<Conn>) -> bool {
-        let open = |key: &ConnKey| conns.get(*key).is_some_and(|conn| conn.state == State::Open && !conn.suspect);
-        self.lanes.iter().any(|lane| lane.conns.iter().any(open))
+        self.lanes.iter().any(|lane| lane.has_open_conn(conns))
+    }
+
+    pub(crate) fn is(&self, server: &discovery::Server) -> bool {
+        self.id == server.id && self.address == server.address
+    }
+
+    /// No connection, nobody waiting, nobody served.
+    pub(crate) fn is_unused(&self) -> bool {
+        let idle = |lane: &Pool| lane.conns.is_empty() && lane.connecting.is_none() && lane.waiting.is_empty();
+        self.active == 0 && self.lanes.iter().all(idle)
     }
 }

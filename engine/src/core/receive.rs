@@ -14,16 +14,19 @@ pub(super) type ConnResult = Result<(), Reason>;
 impl Core {
     pub(super) fn receive(&mut self, key: ConnKey, mut bytes: &[u8]) {
         let now = self.now;
-        let Some(conn) = self.conns.get_mut(key) else { return };
+        let Some(conn) = self.conns.get_mut(key).filter(|conn| conn.state != State::Closing) else { return };
         conn.last_received = now;
         conn.pinged = None;
-        conn.suspect = false;
+        let was_suspect = std::mem::take(&mut conn.suspect);
         let Some(mut inbound) = conn.inbound.take() else { return };
         let outcome = self.receive_frames(key, &mut inbound, &mut bytes);
         let Some(conn) = self.conns.get_mut(key) else { return };
         conn.inbound = Some(inbound);
+        let role = conn.role;
         if let Err(reason) = outcome {
-            self.fail_conn(key, reason);
+            self.close_conn(key, reason);
+        } else if let (true, Role::Upstream { server, lane }) = (was_suspect, role) {
+            self.serve_waiting(server, lane);
         }
     }
 
@@ -80,9 +83,14 @@ impl Core {
         conn.encoder.set_max_table_size(conn.peer.header_table_size as usize);
         let delta = i64::from(conn.peer.initial_window) - i64::from(before.initial_window);
         frame::put_settings_ack(conn.out.frames(&mut self.buffers));
+        let role = conn.role;
         self.mark_dirty(key);
         if delta != 0 {
             self.shift_windows(key, delta)?;
+        }
+        if let Role::Upstream { server, lane } = role {
+            // It may allow more streams now.
+            self.serve_waiting(server, lane);
         }
         Ok(())
     }
@@ -163,8 +171,10 @@ impl Core {
         };
         let unprocessed: Vec<_> = conn.streams.iter().filter(|&(id, _)| id > last).map(|(_, exchange)| exchange).collect();
         for exchange in unprocessed {
-            self.detach_up(exchange);
-            self.retry(exchange);
+            // A response that has begun contradicts the GOAWAY, and cannot begin again: it may go on here.
+            if self.exchanges.get(exchange).is_some_and(|entry| entry.phase == Phase::Asked) {
+                self.retry(exchange);
+            }
         }
         self.serve_waiting(server, lane);
         self.close_if_idle(key);
@@ -178,15 +188,11 @@ impl Core {
         }
     }
 
-    /// A connection error: GOAWAY, then the end; its exchanges fail.
-    pub(super) fn fail_conn(&mut self, key: ConnKey, reason: Reason) {
-        self.close_conn(key, reason);
-    }
-
     /// Says goodbye, asks the IO side to close, and ends what still runs on the connection.
     pub(super) fn close_conn(&mut self, key: ConnKey, reason: Reason) {
         let Some(conn) = self.conns.get_mut(key).filter(|conn| conn.state != State::Closing) else { return };
-        let (last, connecting) = (conn.last_opened, conn.state == State::Connecting);
+        // Nothing comes before the preface and SETTINGS (RFC 9113 §3.4): a server that has not got them gets no GOAWAY.
+        let silent = conn.state == State::Connecting || (conn.role != Role::Downstream && !conn.out.has_left(0));
         self.end_exchanges(key, Ended::Lost);
         let Some(conn) = self.conns.get_mut(key) else { return };
         conn.state = State::Closing;
@@ -194,8 +200,8 @@ impl Core {
             // Requests that were not sent yet are given to others: they must not be sent here as well.
             conn.out.clear(&mut self.buffers, &mut self.blocks);
         }
-        if !connecting {
-            frame::put_goaway(conn.out.frames(&mut self.buffers), last, reason);
+        if !silent {
+            conn.say_goaway(reason, &mut self.buffers);
         }
         self.mark_dirty(key);
         self.actions.push_back(Action::Close { conn: key });

@@ -107,6 +107,8 @@ impl Core {
     /// PING after silence, suspicion, death; and the end of idle connections.
     fn tick_server_conn(&mut self, key: ConnKey) {
         let now = self.now;
+        // What would be late at the next tick is done in this one: the limits are kept, not passed.
+        let soon = now + BUSY_TICK;
         let Some(conn) = self.conns.get_mut(key) else { return };
         if conn.streams.is_empty() {
             if now - conn.idle_since >= self.limits.server_idle {
@@ -122,18 +124,18 @@ impl Core {
             return;
         }
         match conn.pinged {
-            None if now - conn.last_received >= self.limits.ping_after => {
+            None if soon - conn.last_received >= self.limits.ping_after => {
                 conn.pinged = Some(now);
                 self.write(key, |out| frame::put_ping(out, false, *b"mvproxy?"));
             }
-            Some(sent) if now - sent >= self.limits.dead_after => {
+            Some(sent) if soon - sent >= self.limits.dead_after => {
                 let role = conn.role;
                 self.close_conn(key, Reason::NO_ERROR);
                 if let Role::Upstream { server, .. } = role {
                     self.on_server_unreachable(server);
                 }
             }
-            Some(sent) if now - sent >= self.limits.suspect_after && !conn.suspect => {
+            Some(sent) if soon - sent >= self.limits.suspect_after && !conn.suspect => {
                 conn.suspect = true;
                 if let Role::Upstream { server, lane } = conn.role {
                     self.connect(server, lane);
@@ -195,8 +197,8 @@ impl Core {
             let Some(conn) = core.conns.get_mut(key) else { return };
             if matches!(state, State::Open | State::Draining) {
                 conn.state = State::Draining;
-                let last = conn.last_opened;
-                core.write(key, |out| frame::put_goaway(out, last, Reason::NO_ERROR));
+                conn.say_goaway(Reason::NO_ERROR, &mut core.buffers);
+                core.mark_dirty(key);
                 core.close_if_idle(key);
             }
         });

@@ -186,6 +186,7 @@ impl State {
             Ok(n) if n == bytes.len() => {
                 let now = *self.now.get_or_insert_with(Instant::now);
                 self.core.handle_written(key, now);
+                self.resume_reader(key);
                 Flushed::Done
             }
             Ok(n) => {
@@ -226,14 +227,18 @@ impl State {
         self.core.handle_written(key, now);
         // What the core gathered meanwhile.
         self.flush(key);
-        if !self.core.wants_read(key) {
-            return self.link(key).is_none_or(|link| !link.is_blocked());
-        }
-        let Some(link) = self.link(key) else { return true };
-        if let Some(reader) = link.held_reader.take() {
+        self.resume_reader(key);
+        self.link(key).is_none_or(|link| !link.is_blocked())
+    }
+
+    /// The client reads again: so do we.
+    fn resume_reader(&mut self, key: ConnKey) {
+        if self.link(key).is_some_and(|link| link.held_reader.is_some())
+            && self.core.wants_read(key)
+            && let Some(reader) = self.link(key).and_then(|link| link.held_reader.take())
+        {
             reader.wake();
         }
-        !link.is_blocked()
     }
 
     /// The core is done with a connection: says goodbye and ends our direction; the reader task ends the rest.

@@ -1,0 +1,418 @@
+//! The world: who is there, what goes wrong, and what must be true at the end.
+
+use std::time::{Duration, Instant};
+
+use discovery::{Publisher, static_routes};
+use engine::Limits;
+use engine::core::{Action, ConnKey, Core, Ended};
+
+use super::client::Client;
+use super::end::{End, Event, INITIAL_WINDOW, MAX_STREAMS};
+use super::link::{Far, Link, State};
+use super::request::{Outcome, Request};
+use super::rng::Rng;
+use super::server::Server;
+
+/// Nothing may stand still for longer than this: the limit for a response head is 65 s.
+const STUCK: Duration = Duration::from_secs(70);
+
+/// Everything that one seed decides.
+pub struct World {
+    pub rng: Rng,
+    pub core: Core,
+    pub now: Instant,
+    pub rounds: usize,
+    pub clients: Vec<Client>,
+    pub servers: Vec<Server>,
+    pub links: Vec<Link>,
+    pub requests: Vec<Request>,
+    /// Answers (request, number) that servers are busy with.
+    pub work: Vec<(usize, usize)>,
+    pub body_max: u64,
+    /// Percent of requests that are cancelled, and of answers that go wrong; per mille and round of connection faults.
+    pub cancels: usize,
+    pub faults: usize,
+    breaks: usize,
+    drain_at: Option<usize>,
+    is_draining: bool,
+    /// While true, things go wrong.
+    pub is_chaos: bool,
+    next_tick: Instant,
+    last_move: Instant,
+    piece_max: usize,
+    limits: Limits,
+    _publisher: Publisher,
+}
+
+impl World {
+    pub fn new(seed: u64, base: Instant) -> Self {
+        let mut rng = Rng::new(seed);
+        let servers: Vec<_> = (0..rng.between(2, 4))
+            .map(|at| Server { is_down: false, is_hung: false, serves_theirs: at == 1 || (at > 1 && rng.percent(60)) })
+            .collect();
+        let publisher = Publisher::new(static_routes::parse(&routes(&servers)).unwrap());
+        let limits = random_limits(&mut rng);
+        let core = Core::new(limits.clone(), publisher.reader(), seed, base);
+        let is_large = rng.percent(4);
+        let is_faulty = rng.percent(65);
+        let clients = (0..rng.between(1, 4))
+            .map(|_| Client {
+                link: None,
+                left: if is_large { rng.between(10, 60) } else { rng.between(1, 8) },
+                concurrency: rng.pick(&[1, 3, 8, 90]),
+                active: Vec::new(),
+            })
+            .collect();
+        Self {
+            core,
+            now: base,
+            rounds: 0,
+            clients,
+            servers,
+            links: Vec::new(),
+            requests: Vec::new(),
+            work: Vec::new(),
+            body_max: if is_large || rng.percent(15) { 300 * 1_024 } else { rng.pick(&[100, 5_000, 70_000]) },
+            cancels: if is_faulty { rng.pick(&[0, 10, 40]) } else { 0 },
+            faults: if is_faulty { rng.pick(&[0, 5, 30]) } else { 0 },
+            breaks: if is_faulty { rng.pick(&[0, 5, 20]) } else { 0 },
+            drain_at: rng.percent(12).then(|| rng.below(150)),
+            is_draining: false,
+            is_chaos: true,
+            next_tick: base,
+            last_move: base,
+            piece_max: rng.pick(&[3, 40, 2_000, 20_000, 100_000]),
+            limits,
+            rng,
+            _publisher: publisher,
+        }
+    }
+
+    /// Plays the whole life of the world.
+    pub fn run(&mut self) {
+        for at in 0..self.clients.len() {
+            self.connect_client(at);
+        }
+        while self.rounds < 1_500 && (self.rounds < 60 || self.clients.iter().any(|client| client.left > 0)) {
+            self.round();
+            self.break_something();
+        }
+        self.calm_down();
+        while self.clients.iter().any(|client| !client.active.is_empty() || client.left > 0) || !self.work.is_empty() {
+            self.round();
+            assert!(self.now - self.last_move < STUCK, "nothing moves: {}", self.report());
+        }
+        self.settle();
+        self.check_requests();
+        self.check_windows();
+        self.end();
+        if std::env::var("TALLY").is_ok() {
+            let asked = |n: usize| self.requests.iter().filter(|r| r.answers.len() == n).count();
+            let out = |f: &dyn Fn(&Outcome) -> bool| self.requests.iter().filter(|r| r.outcome.as_ref().is_some_and(f)).count();
+            let c = self.core.counters();
+            println!(
+                "T reqs {} complete {} r503 {} r503retry {} r504 {} rst0 {} rst2 {} rst7 {} rst8 {} lost {} cancelled {} ans0 {} ans1 {} ans2 {} ans3 {} retried {} recv {} links {} pings {} rounds {}",
+                self.requests.len(), out(&|o| *o == Outcome::Complete),
+                out(&|o| matches!(o, Outcome::Refused { status: 503, retriable: false })),
+                out(&|o| matches!(o, Outcome::Refused { status: 503, retriable: true })),
+                out(&|o| matches!(o, Outcome::Refused { status: 504, .. })),
+                out(&|o| *o == Outcome::Reset(0)), out(&|o| *o == Outcome::Reset(2)), out(&|o| *o == Outcome::Reset(7)), out(&|o| *o == Outcome::Reset(8)),
+                out(&|o| *o == Outcome::Lost), out(&|o| *o == Outcome::Cancelled),
+                asked(0), asked(1), asked(2), asked(3), c.retried, c.body_received, self.links.len(), self.links.iter().map(|l| l.end.pings).sum::<u64>(), self.rounds
+            );
+        }
+    }
+
+    fn connect_client(&mut self, at: usize) {
+        let Some(key) = self.core.handle_accepted(self.now) else {
+            assert!(self.is_draining);
+            self.clients[at].left = 0;
+            return;
+        };
+        let window = self.rng.pick(&[0, 1, 100, 65_535, 65_535, 1 << 20]);
+        let end = End::client(&[(INITIAL_WINDOW, window)]);
+        let open_at = self.now + Duration::from_millis(self.rng.below(20) as u64);
+        let state = State::Connecting { at: open_at, refused: false };
+        self.links.push(Link::new(key, Far::Client(at), end, state, self.now, &mut self.rng));
+        self.clients[at].link = Some(self.links.len() - 1);
+    }
+
+    /// One step of time: everyone acts, every wire moves.
+    pub fn round(&mut self) {
+        self.rounds += 1;
+        let moved = self.last_move == self.now;
+        let step = if self.is_chaos || moved { self.rng.between(1, 8) } else { 100 };
+        self.now += Duration::from_millis(step as u64);
+        if self.now >= self.next_tick {
+            self.core.handle_tick(self.now);
+            self.next_tick = self.core.next_tick(self.now);
+        }
+        for at in 0..self.clients.len() {
+            self.client_acts(at);
+        }
+        let first = self.rng.below(self.links.len());
+        for at in (0..self.links.len()).map(|at| (at + first) % self.links.len()).collect::<Vec<_>>() {
+            if matches!(self.links[at].far, Far::Server(_)) {
+                self.server_acts(at);
+            }
+            self.collect();
+            self.move_link(at);
+        }
+        self.collect();
+    }
+
+    /// Takes what the core wants done.
+    fn collect(&mut self) {
+        while let Some(key) = self.core.poll_dirty() {
+            let at = self.link_of(key);
+            self.links[at].dirty = self.links[at].state == State::Open;
+        }
+        while let Some(action) = self.core.poll_action() {
+            match action {
+                Action::Connect { conn, address, .. } => self.connect_server(conn, usize::from(address.port()) - 1),
+                Action::Close { conn } => {
+                    let at = self.link_of(conn);
+                            let until = self.now + Duration::from_secs(1);
+                    self.links[at].begin_close(&mut self.core, until);
+                }
+            }
+        }
+    }
+
+    fn link_of(&self, key: ConnKey) -> usize {
+        self.links.iter().rposition(|link| link.key == key).expect("a connection the core was told of")
+    }
+
+    fn connect_server(&mut self, key: ConnKey, server: usize) {
+        let max = self.rng.pick(&[1, 2, 5, 100, 100]);
+        let window = self.rng.pick(&[0, 100, 65_535, 65_535, 1 << 20]);
+        let end = End::server(&[(MAX_STREAMS, max), (INITIAL_WINDOW, window)]);
+        let at = self.now + Duration::from_millis(self.rng.below(30) as u64);
+        let at = if self.servers[server].is_hung { self.now + Duration::from_secs(60) } else { at };
+        let state = State::Connecting { at, refused: self.servers[server].is_down };
+        self.links.push(Link::new(key, Far::Server(server), end, state, self.now, &mut self.rng));
+    }
+
+    fn move_link(&mut self, at: usize) {
+        let now = self.now;
+        match self.links[at].state {
+            State::Gone => {}
+            State::Connecting { at: open_at, .. } if now < open_at => {}
+            State::Connecting { refused: true, .. } => {
+                self.links[at].kill(&mut self.core, Ended::Unreachable, now);
+                self.last_move = now;
+            }
+            State::Connecting { .. } => {
+                self.links[at].state = State::Open;
+                self.core.handle_established(self.links[at].key, now);
+                self.last_move = now;
+            }
+            State::Open => self.move_bytes(at),
+            State::Closing { until } => {
+                let (_, events) = self.links[at].deliver(&mut self.core, usize::MAX, now);
+                self.see(at, events);
+                // The other side may not have heard yet.
+                let piece = self.piece();
+                self.links[at].feed(&mut self.core, piece, now);
+                if self.links[at].has_delivered() || now >= until {
+                    self.lose(at);
+                }
+            }
+        }
+    }
+
+    fn move_bytes(&mut self, at: usize) {
+        let now = self.now;
+        for _ in 0..self.rng.between(1, 4) {
+            if !self.links[at].is_open() {
+                return;
+            }
+            let piece = self.piece();
+            let moved = match self.rng.below(3) {
+                0 => self.links[at].feed(&mut self.core, piece, now),
+                1 => self.links[at].drain(&mut self.core),
+                _ => {
+                    let (n, events) = self.links[at].deliver(&mut self.core, piece, now);
+                    self.see(at, events);
+                    n
+                }
+            };
+            if moved > 0 {
+                self.last_move = now;
+            }
+            self.collect();
+        }
+    }
+
+    fn piece(&mut self) -> usize {
+        // Small pieces for a while, then it has to go on.
+        let max = if self.rounds > 300 { self.piece_max.max(20_000) } else { self.piece_max };
+        self.rng.between(1, max)
+    }
+
+    fn see(&mut self, at: usize, events: Vec<Event>) {
+        for event in events {
+            match self.links[at].far {
+                Far::Client(_) => self.client_sees(at, event),
+                Far::Server(_) => self.server_sees(at, event),
+            }
+        }
+    }
+
+    /// A connection ends for both sides.
+    fn lose(&mut self, at: usize) {
+        self.links[at].kill(&mut self.core, Ended::Lost, self.now);
+        self.last_move = self.now;
+        match self.links[at].far {
+            Far::Client(client) => {
+                for id in std::mem::take(&mut self.clients[client].active) {
+                    self.requests[id].outcome.get_or_insert(Outcome::Lost);
+                }
+                self.clients[client].link = None;
+                if self.clients[client].left > 0 {
+                    self.connect_client(client);
+                }
+            }
+            Far::Server(_) => {
+                let gone: Vec<_> = self.work.iter().copied().filter(|&(id, n)| self.requests[id].answers[n].link == at).collect();
+                for (id, answer) in gone {
+                    self.stop(id, answer);
+                }
+            }
+        }
+    }
+
+    fn break_something(&mut self) {
+        if self.drain_at == Some(self.rounds) {
+            self.drain_at = None;
+            self.is_draining = true;
+            self.core.begin_drain(self.now);
+        }
+        if !self.rng.per_mille(self.breaks) {
+            return;
+        }
+        let (at, server) = (self.rng.below(self.links.len()), self.rng.below(self.servers.len()));
+        let is_server = matches!(self.links[at].far, Far::Server(_));
+        let pause = Duration::from_millis(self.rng.pick(&[50, 500, 3_000, 9_000]));
+        match self.rng.below(10) {
+            0 | 1 if self.links[at].is_open() => self.lose(at),
+            2 | 3 if is_server && self.links[at].is_open() && self.links[at].goaway.is_none() => self.server_goes_away(at),
+            4 => self.servers[server].is_down ^= true,
+            5 => self.servers[server].is_hung ^= true,
+            6 => self.links[at].stalled_until = self.now + pause,
+            7 => self.links[at].delayed_until = self.now + pause.min(Duration::from_millis(500)),
+            8 => {
+                let down: Vec<_> =
+                    (0..self.links.len()).filter(|&at| self.links[at].far == Far::Server(server) && self.links[at].is_open()).collect();
+                self.servers[server].is_down = true;
+                down.into_iter().for_each(|at| self.lose(at));
+            }
+            _ if self.rng.percent(20) => self.now += Duration::from_millis(self.rng.below(5_000) as u64),
+            _ => {}
+        }
+    }
+
+    fn calm_down(&mut self) {
+        self.is_chaos = false;
+        self.last_move = self.now;
+        for server in &mut self.servers {
+            (server.is_down, server.is_hung) = (false, false);
+        }
+        for link in &mut self.links {
+            (link.stalled_until, link.delayed_until) = (self.now, self.now);
+        }
+    }
+
+    /// Lets every wire run empty.
+    fn settle(&mut self) {
+        for round in 0.. {
+            self.round();
+            if self.links.iter().all(|link| !link.is_open() || link.is_quiet()) {
+                return;
+            }
+            assert!(round < 20_000, "the wires never run empty");
+        }
+    }
+
+    fn check_requests(&self) {
+        for (id, request) in self.requests.iter().enumerate() {
+            let asked = request.answers.iter().filter(|answer| !answer.void).count();
+            assert!(asked <= 1, "request {id} was given to {asked} servers: {request:?}");
+            if let Some(Outcome::Refused { retriable: true, .. }) = request.outcome {
+                assert_eq!(asked, 0, "request {id}: Retry-After though a server got it: {request:?}");
+            }
+            assert!(request.outcome.is_some(), "request {id} never ended");
+            // One connection for all can be so slow that a request waits too long.
+            let is_harmless = self.cancels + self.faults + self.breaks == 0 && !self.is_draining && self.limits.server_conns > 1;
+            if is_harmless {
+                assert_eq!(request.outcome, Some(Outcome::Complete), "request {id}: {request:?}");
+            }
+        }
+    }
+
+    /// Every window the core granted on a connection is back, but for the last quarter.
+    fn check_windows(&self) {
+        for link in self.links.iter().filter(|link| link.is_open() && link.is_quiet()) {
+            let granted = i64::from(self.limits.connection_window);
+            assert!(link.end.send_window > granted - granted / 4, "{:?}: {} left of {granted}", link.far, link.end.send_window);
+            assert!(link.end.all_settings_acked(), "{:?}: SETTINGS not acknowledged", link.far);
+        }
+        let counters = self.core.counters();
+        assert!(counters.body_copied <= counters.body_received, "{counters:?}");
+        let all_complete = self.requests.iter().all(|request| {
+            let whole = request.answers.iter().all(|answer| answer.is_ended && answer.is_upload_done);
+            request.outcome == Some(Outcome::Complete) && whole
+        });
+        if all_complete {
+            assert_eq!(counters.body_copied, counters.body_received);
+        }
+    }
+
+    /// Everyone leaves; the core must be empty soon.
+    fn end(&mut self) {
+        for at in 0..self.links.len() {
+            if matches!(self.links[at].far, Far::Client(_)) && self.links[at].is_open() {
+                self.lose(at);
+            }
+        }
+        let (_, exchanges, _) = self.core.in_use();
+        assert_eq!(exchanges, 0, "exchanges without clients");
+        let deadline = self.now + Duration::from_secs(70);
+        while self.core.in_use() != (0, 0, 0) {
+            self.round();
+            assert!(self.now < deadline, "in use: {:?}", self.core.in_use());
+        }
+        assert!(!self.is_draining || self.core.is_drained());
+    }
+
+    fn report(&self) -> String {
+        let open: Vec<_> = self.clients.iter().flat_map(|client| &client.active).map(|&id| (id, &self.requests[id])).collect();
+        let links: Vec<_> = self.links.iter().filter(|link| link.state != State::Gone).map(|link| (link.far, link.state)).collect();
+        format!("{open:#?}\n{links:?}\n{:?} work {:?}", self.core.in_use(), self.work)
+    }
+}
+
+fn routes(servers: &[Server]) -> String {
+    let mut text = "local: s0\nservers:\n".to_owned();
+    for (at, server) in servers.iter().enumerate() {
+        let mut resources = vec!["both"];
+        if at == 0 {
+            resources.push("mine");
+        } else if server.serves_theirs {
+            resources.push("theirs");
+        }
+        let port = at + 1;
+        text += &format!("- {{id: s{at}, address: \"10.0.0.{port}:{port}\", serves: [{{group: g, version: v1, resources: {resources:?}}}]}}\n");
+    }
+    text
+}
+
+fn random_limits(rng: &mut Rng) -> Limits {
+    Limits {
+        connection_window: rng.pick(&[100_000, 1 << 20, 16 << 20]),
+        out_high: rng.pick(&[1_000, 20_000, 128 * 1_024]),
+        retry_body: rng.pick(&[0, 1_000, 64 * 1_024]),
+        server_conns: rng.pick(&[1, 3, 256]),
+        ..Limits::default()
+    }
+}

@@ -1,0 +1,349 @@
+//! The command line: what was typed, checked one value at a time.
+//!
+//! What always holds: flags that kube-apiserver has too are named and mean as there; every error is one line with the cause and the fix.
+//! What the values mean together, and what is in the files, is `serve`'s to find out.
+
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::error::ErrorKind;
+use clap::{Args, Parser, Subcommand};
+use engine::IoDriver;
+
+use crate::failure::Failure;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+    0  ended by SIGTERM or SIGINT, after running requests had finished
+    1  the machine does not allow it: a file cannot be read, the port is in use, io_uring is
+       demanded but refused, a shard failed; demo --once: a row of the table is wrong
+    2  what was asked for cannot be meant: flag, value, routing file, certificate, key, CPU list
+  130  second SIGINT: ended at once
+  143  second SIGTERM: ended at once";
+
+/// clap's own line would be longer than a screen is wide.
+const SERVE_USAGE: &str = "mvproxy serve --tls-cert-file=FILE --tls-private-key-file=FILE
+                     --peer-ca-file=FILE --static-routes=FILE [FLAGS]";
+
+const SERVE_EXAMPLES: &str = "\
+Examples:
+  The node's address, port 6443, the kube-apiserver of this node behind it on 127.0.0.1:6443:
+
+    mvproxy serve \\
+      --tls-cert-file=/etc/kubernetes/pki/apiserver.crt \\
+      --tls-private-key-file=/etc/kubernetes/pki/apiserver.key \\
+      --peer-ca-file=/etc/kubernetes/pki/ca.crt \\
+      --static-routes=/etc/kubernetes/mvproxy.yaml
+
+  The routing file says who serves what; `local` is the server behind this proxy:
+
+    local: cp-a
+    servers:
+    - id: cp-a
+      address: 127.0.0.1:6443
+      serves:
+      - {group: \"\", version: v1, resources: [configmaps, pods]}
+    - id: cp-b
+      address: 10.0.0.6:6443
+      serves:
+      - {group: \"\", version: v1, resources: [configmaps, pods]}
+      - {group: batch, version: v1, resources: [cronjobs, jobs]}
+
+  Two shards on CPUs 2 and 3, with what they run on and their counters in the log:
+
+    mvproxy serve ... --cpu-list=2-3 -vv
+";
+
+const DEMO_EXAMPLES: &str = "\
+Examples:
+  mvproxy demo            shows the table, then stays up to be tried with curl and kubectl; Ctrl-C ends it
+  mvproxy demo --once     shows the table and ends
+";
+
+const SERVING: &str = "Serving clients";
+const SERVERS: &str = "Reaching apiservers";
+const RESOURCES: &str = "CPUs and kernel";
+const WATCHING: &str = "Watching it";
+
+/// The Kubernetes mixed version proxy as a program of its own
+///
+/// It stands in front of a kube-apiserver. While the apiservers of a control plane differ in version or in the APIs they have
+/// turned on, a request for a resource that the one behind it does not serve is forwarded to one that does, instead of being
+/// answered with a wrong 404.
+#[derive(Parser, Debug)]
+#[command(name = "mvproxy", version, after_help = EXIT_CODES, max_term_width = 100)]
+#[command(disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What the program can do.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Run the proxy in front of a kube-apiserver
+    ///
+    /// Flags that kube-apiserver has too are named as there, and take `--flag=value` or `--flag value`. Everything is checked before
+    /// anything is started.
+    #[command(override_usage = SERVE_USAGE, after_help = EXIT_CODES, after_long_help = format!("{SERVE_EXAMPLES}\n{EXIT_CODES}"))]
+    Serve(Box<ServeFlags>),
+    /// Show what the proxy does, with two simulated apiservers on this machine
+    ///
+    /// Starts two simulated kube-apiservers that serve different resources, an mvproxy in front of each, sends requests through them,
+    /// and prints who answered and how much time mvproxy added (measured here and now). Touches nothing outside 127.0.0.1 and
+    /// one directory for temporary files, which it removes.
+    #[command(after_help = EXIT_CODES, after_long_help = format!("{DEMO_EXAMPLES}\n{EXIT_CODES}"))]
+    Demo(DemoFlags),
+}
+
+/// The flags of `mvproxy serve`.
+#[derive(Args, Debug)]
+pub(crate) struct ServeFlags {
+    /// The address clients connect to [default: the address of the default route's interface]
+    ///
+    /// Not 0.0.0.0 by default, as kube-apiserver has it: the kube-apiserver behind the proxy listens on 127.0.0.1 with the same
+    /// port, and beside that the port cannot be bound on all addresses. The port has to be the same on both, because the
+    /// `kubernetes` Service is made of the apiserver's own port: with another one every pod would bypass the proxy.
+    #[arg(long, value_name = "IP", value_parser = ip, help_heading = SERVING)]
+    pub(crate) bind_address: Option<IpAddr>,
+
+    /// The port clients connect to; 0 takes any free one
+    #[arg(long, value_name = "PORT", value_parser = port, default_value = "6443", help_heading = SERVING)]
+    pub(crate) secure_port: u16,
+
+    /// The certificate shown to clients, in PEM form, intermediate ones after it
+    #[arg(long, value_name = "FILE", help_heading = SERVING)]
+    pub(crate) tls_cert_file: PathBuf,
+
+    /// The private key of --tls-cert-file, in PEM form, not encrypted
+    #[arg(long, value_name = "FILE", help_heading = SERVING)]
+    pub(crate) tls_private_key_file: PathBuf,
+
+    /// Requests a client may have running on one connection: 1 to 10000
+    ///
+    /// kube-apiserver's own default; each may hold 64 KiB of request body.
+    #[arg(long, value_name = "N", value_parser = max_streams, default_value = "100", help_heading = SERVING)]
+    pub(crate) http2_max_streams_per_connection: u32,
+
+    /// Which server serves which resources, and which one is local; an example is below
+    ///
+    /// Required as long as servers are not discovered. It is read once, at start.
+    #[arg(long, value_name = "FILE", help_heading = SERVERS)]
+    pub(crate) static_routes: PathBuf,
+
+    /// The authorities that sign the certificates of peers (the other apiservers), in PEM form
+    ///
+    /// Every server must have a certificate for the name kubernetes.default.svc, as all kube-apiservers do; its address does not matter.
+    #[arg(long, value_name = "FILE", help_heading = SERVERS)]
+    pub(crate) peer_ca_file: PathBuf,
+
+    /// The authorities that sign the certificate of the local apiserver, in PEM form [default: --peer-ca-file]
+    #[arg(long, value_name = "FILE", help_heading = SERVERS)]
+    pub(crate) local_ca_file: Option<PathBuf>,
+
+    /// The front-proxy certificate shown to apiservers; checked, but not used yet
+    ///
+    /// Until the proxy vouches for identities, clients are not asked for certificates, and tokens pass through as they are.
+    #[arg(long, value_name = "FILE", requires = "proxy_client_key_file", help_heading = SERVERS)]
+    pub(crate) proxy_client_cert_file: Option<PathBuf>,
+
+    /// The private key of --proxy-client-cert-file
+    #[arg(long, value_name = "FILE", requires = "proxy_client_cert_file", help_heading = SERVERS)]
+    pub(crate) proxy_client_key_file: Option<PathBuf>,
+
+    /// How many shards (threads with connections of their own): 1 to 256 [default: 4, or fewer]
+    ///
+    /// The default is one for each CPU of --cpu-list; without that the least of 4, the CPUs of the affinity mask, and the whole CPUs of the
+    /// cgroup's quota. One shard carries 50,000 requests a second and more, and each opens its own connections to every server, so
+    /// more is not better. Shards beyond the number of CPUs are not pinned.
+    #[arg(long, value_name = "N", value_parser = shards, help_heading = RESOURCES)]
+    pub(crate) shards: Option<usize>,
+
+    /// The CPUs that shards are pinned to, in this order, such as 0-3,6 [default: the affinity mask]
+    #[arg(long, value_name = "LIST", help_heading = RESOURCES)]
+    pub(crate) cpu_list: Option<String>,
+
+    /// The kernel interface that moves bytes: auto, io_uring or epoll
+    ///
+    /// `auto` takes io_uring with the best options the kernel has (6.1 and later have them all), else epoll; -v says which. `io_uring` is an
+    /// error where the kernel or a seccomp profile refuses it.
+    #[arg(long, value_name = "DRIVER", value_parser = io_driver(), default_value = "auto", hide_possible_values = true, help_heading = RESOURCES)]
+    pub(crate) io_driver: IoDriver,
+
+    /// The port for health and metrics; 0 is none. Its endpoints come with discovery: nothing listens yet
+    #[arg(long, value_name = "PORT", value_parser = port, default_value = "0", help_heading = WATCHING)]
+    pub(crate) status_port: u16,
+
+    /// Say more on stderr: -v what it runs on, -vv also counters every 10 seconds
+    #[arg(short, action = clap::ArgAction::Count, help_heading = WATCHING)]
+    pub(crate) verbose: u8,
+}
+
+/// The flags of `mvproxy demo`.
+#[derive(Args, Debug)]
+pub(crate) struct DemoFlags {
+    /// End after the table, with exit code 1 if a row is wrong
+    #[arg(long)]
+    pub(crate) once: bool,
+}
+
+/// What the command line asks for.
+#[derive(Debug)]
+pub(crate) enum Parsed {
+    /// To do this.
+    Command(Command),
+    /// Help or the version, which has been printed.
+    Printed,
+}
+
+/// Reads the command line; the first argument is the program's name.
+pub(crate) fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Parsed, Failure> {
+    let arguments: Vec<OsString> = arguments.collect();
+    let error = match Cli::try_parse_from(&arguments) {
+        Ok(cli) => return Ok(Parsed::Command(cli.command)),
+        Err(error) => error,
+    };
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // A closed pipe (`mvproxy --help | head`) is nobody's failure.
+            error.print().ok();
+            Ok(Parsed::Printed)
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+            Err(Failure::usage("no command: use `mvproxy serve` or `mvproxy demo`; see 'mvproxy --help'"))
+        }
+        _ => {
+            let command = arguments.get(1).and_then(|name| name.to_str()).filter(|name| ["serve", "demo"].contains(name));
+            let command = command.map_or_else(String::new, |name| format!(" {name}"));
+            Err(Failure::usage(format_args!("{}; see 'mvproxy{command} --help'", reduce(&error.to_string()))))
+        }
+    }
+}
+
+/// The cause and the tip of clap's message, which has several lines, in one.
+fn reduce(message: &str) -> String {
+    let lines = message.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"));
+    let mut reduced = String::new();
+    for line in lines.filter(|line| !line.is_empty()) {
+        let line = line.strip_prefix("error: ").unwrap_or(line);
+        let separator = match reduced.chars().last() {
+            None => "",
+            Some(':') => " ",
+            _ if line.starts_with("--") => ", ",
+            _ if line.starts_with('[') => " ",
+            _ => "; ",
+        };
+        reduced += separator;
+        reduced += line;
+    }
+    reduced
+}
+
+fn ip(text: &str) -> Result<IpAddr, &'static str> {
+    text.parse().map_err(|_| "not an IP address: write one such as 10.0.0.5 or fd00::5 (names are not looked up)")
+}
+
+fn port(text: &str) -> Result<u16, &'static str> {
+    text.parse().map_err(|_| "not a port: write a number from 0 to 65535")
+}
+
+fn max_streams(text: &str) -> Result<u32, &'static str> {
+    let range = 1..=10_000;
+    text.parse().ok().filter(|count| range.contains(count)).ok_or("not a number of streams: write one from 1 to 10000")
+}
+
+fn shards(text: &str) -> Result<usize, String> {
+    let range = 1..=engine::cpus::SHARDS_MAX;
+    let bad = || format!("not a number of shards: write one from 1 to {}", engine::cpus::SHARDS_MAX);
+    text.parse().ok().filter(|count| range.contains(count)).ok_or_else(bad)
+}
+
+fn io_driver() -> impl TypedValueParser<Value = IoDriver> {
+    PossibleValuesParser::new(["auto", "io_uring", "epoll"]).map(|name| match &*name {
+        "io_uring" => IoDriver::IoUring,
+        "epoll" => IoDriver::Epoll,
+        _ => IoDriver::Auto,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REQUIRED: &str = "--tls-cert-file c --tls-private-key-file k --peer-ca-file p --static-routes r";
+
+    fn read(line: &str) -> Result<Parsed, Failure> {
+        parse(line.split_whitespace().map(OsString::from))
+    }
+
+    fn flags(line: &str) -> ServeFlags {
+        match read(&format!("mvproxy serve {REQUIRED} {line}")).unwrap() {
+            Parsed::Command(Command::Serve(flags)) => *flags,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn clap_accepts_the_definition() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn defaults_are_those_of_kube_apiserver() {
+        let flags = flags("");
+        assert_eq!((flags.bind_address, flags.secure_port, flags.http2_max_streams_per_connection), (None, 6443, 100));
+        assert_eq!((flags.shards, flags.status_port, flags.verbose, flags.io_driver), (None, 0, 0, IoDriver::Auto));
+    }
+
+    #[test]
+    fn values_come_with_or_without_an_equals_sign() {
+        for line in [
+            "--bind-address ::1 --secure-port 1 --shards 2 -vv --io-driver io_uring",
+            "--bind-address=::1 --secure-port=1 --shards=2 -v -v --io-driver=io_uring",
+        ] {
+            let flags = flags(line);
+            assert_eq!((flags.bind_address, flags.secure_port), (Some("::1".parse().unwrap()), 1), "{line}");
+            assert_eq!((flags.shards, flags.verbose, flags.io_driver), (Some(2), 2, IoDriver::IoUring), "{line}");
+        }
+    }
+
+    #[test]
+    fn errors_are_one_line_with_the_fix() {
+        for (line, expected) in [
+            ("mvproxy", "no command: use `mvproxy serve`"),
+            ("mvproxy serv", "unrecognized subcommand 'serv'; tip: a similar subcommand exists: 'serve'; see 'mvproxy --help'"),
+            ("mvproxy demo --twice", "unexpected argument '--twice' found"),
+            (
+                "mvproxy serve --tls-cert-file c",
+                "the following required arguments were not provided: --tls-private-key-file <FILE>, --static-routes",
+            ),
+            (
+                "mvproxy serve --secure-port x",
+                "invalid value 'x' for '--secure-port <PORT>': not a port: write a number from 0 to 65535; see 'mvproxy serve --help'",
+            ),
+            ("mvproxy serve --secure-port 65536", "invalid value '65536' for '--secure-port <PORT>': not a port"),
+            ("mvproxy serve --bind-address localhost", "invalid value 'localhost' for '--bind-address <IP>': not an IP address"),
+            ("mvproxy serve --shards 0", "invalid value '0' for '--shards <N>': not a number of shards"),
+            ("mvproxy serve --http2-max-streams-per-connection 0", "invalid value '0'"),
+            (
+                "mvproxy serve --io-driver kqueue",
+                "invalid value 'kqueue' for '--io-driver <DRIVER>' [possible values: auto, io_uring, epoll]",
+            ),
+            (
+                "mvproxy serve --bind-adress 1.1.1.1",
+                "unexpected argument '--bind-adress' found; tip: a similar argument exists: '--bind-address'",
+            ),
+            ("mvproxy serve --peer-ca-file a --peer-ca-file b", "the argument '--peer-ca-file <FILE>' cannot be used multiple times"),
+            ("mvproxy serve --proxy-client-key-file k", "the following required arguments were not provided: --"),
+        ] {
+            let failure = read(line).unwrap_err();
+            let text = failure.to_string();
+            assert!(matches!(failure, Failure::Usage(_)), "{line}");
+            assert!(text.starts_with(&format!("mvproxy: error: {expected}")), "{line}:\n{text}");
+            assert!(!text.contains('\n') && text.contains("--help'"), "{line}:\n{text}");
+        }
+    }
+}

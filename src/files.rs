@@ -1,0 +1,89 @@
+//! Files named on the command line, read whole and within limits; errors name the flag and the file.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+use discovery::{Snapshot, static_routes};
+use engine::tls::{self, ConfigError};
+use rustls::pki_types::UnixTime;
+use rustls::{ClientConfig, ServerConfig};
+
+use crate::failure::Failure;
+
+/// What both sides of the proxy speak (RFC 7301); HTTP/1.1 is not there yet.
+pub(crate) const ALPN: &[&[u8]] = &[b"h2"];
+
+/// The largest certificate or key file; bundles with all public authorities have 250 KiB.
+const PEM_MAX: usize = 1 << 20;
+
+/// A flag and the file that it names.
+#[derive(Clone, Copy)]
+pub(crate) struct Named<'a> {
+    /// With its dashes.
+    pub(crate) flag: &'static str,
+    pub(crate) path: &'a Path,
+}
+
+/// The routing file.
+pub(crate) fn routes(file: Named<'_>) -> Result<Snapshot, Failure> {
+    let bytes = read(file, static_routes::TEXT_MAX)?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| file.refused("not text in UTF-8: is it the right file?"))?;
+    static_routes::parse(text).map_err(|error| file.refused(error))
+}
+
+/// How clients are served.
+pub(crate) fn server_tls(cert: Named<'_>, key: Named<'_>) -> Result<Arc<ServerConfig>, Failure> {
+    let (cert_pem, key_pem) = (read(cert, PEM_MAX)?, read(key, PEM_MAX)?);
+    tls::server_config(&cert_pem, &key_pem, ALPN, UnixTime::now()).map_err(|error| pair_refused(cert, key, &error))
+}
+
+/// How servers are verified.
+pub(crate) fn client_tls(ca: Named<'_>) -> Result<Arc<ClientConfig>, Failure> {
+    tls::client_config(&read(ca, PEM_MAX)?, None, ALPN, UnixTime::now()).map_err(|error| ca.refused(error))
+}
+
+/// Checks a certificate and its key.
+pub(crate) fn check_pair(cert: Named<'_>, key: Named<'_>) -> Result<(), Failure> {
+    let (cert_pem, key_pem) = (read(cert, PEM_MAX)?, read(key, PEM_MAX)?);
+    tls::check_pair(&cert_pem, &key_pem, UnixTime::now()).map_err(|error| pair_refused(cert, key, &error))
+}
+
+impl Named<'_> {
+    /// The file was read, but what is in it is wrong.
+    fn refused(self, why: impl std::fmt::Display) -> Failure {
+        Failure::usage(format_args!("{} {}: {why}", self.flag, self.path.display()))
+    }
+}
+
+/// Blames the file that is at fault.
+fn pair_refused(cert: Named<'_>, key: Named<'_>, error: &ConfigError) -> Failure {
+    match error {
+        ConfigError::NoKey | ConfigError::KeyEncrypted | ConfigError::BadKey(_) | ConfigError::KeyMismatch => key.refused(error),
+        ConfigError::Pem(_) => {
+            let (other, path) = (key.flag, key.path.display());
+            Failure::usage(format_args!("{} {} or {other} {path}: {error}", cert.flag, cert.path.display()))
+        }
+        _ => cert.refused(error),
+    }
+}
+
+fn read(file: Named<'_>, max: usize) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    let opened = File::open(file.path);
+    let ended = opened.and_then(|opened| opened.take(max as u64 + 1).read_to_end(&mut bytes));
+    ended.map_err(|error| {
+        let fix = match error.kind() {
+            io::ErrorKind::NotFound => "check the path",
+            io::ErrorKind::PermissionDenied => "let the user that mvproxy runs as read it",
+            io::ErrorKind::IsADirectory => "name the file in it",
+            _ => "check the file and its file system",
+        };
+        Failure::runtime(format_args!("{} {}: cannot be read: {error}: {fix}", file.flag, file.path.display()))
+    })?;
+    if bytes.len() > max {
+        return Err(file.refused(format_args!("more than {max} bytes: is it the right file?")));
+    }
+    Ok(bytes)
+}

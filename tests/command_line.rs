@@ -1,0 +1,390 @@
+//! The binary as somebody at a shell meets it: messages, exit codes, signals.
+#![expect(clippy::unwrap_used, reason = "the functions beside the tests are tests too")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use loadgen::twin::apis;
+use loadgen::{Client, Pki, Twin, TwinConfig};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// No command of these tests takes longer, even on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Files to name on a command line, removed at the end.
+struct Files {
+    directory: PathBuf,
+    pki: Pki,
+}
+
+impl Files {
+    fn new(test: &str) -> Self {
+        let directory = std::env::temp_dir().join(format!("mvproxy-{test}-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let pki = Pki::new().unwrap();
+        pki.write_ca(&directory, "ca").unwrap();
+        pki.serving().unwrap().write(&directory, "serving").unwrap();
+        pki.client("front-proxy", &[]).unwrap().write(&directory, "proxy").unwrap();
+        let files = Self { directory, pki };
+        files.write("empty", "");
+        files.write("routes.yaml", &routes(SocketAddr::from(([127, 0, 0, 1], 9))));
+        files
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.directory.join(name).display().to_string()
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        fs::write(self.directory.join(name), text).unwrap();
+        self.path(name)
+    }
+
+    /// A good command line; what `changes` names is replaced, added, or left out when its value is `-`.
+    fn serve(&self, changes: &[(&str, &str)]) -> Command {
+        let mut flags = vec![
+            ("--bind-address", "127.0.0.1".to_owned()),
+            ("--secure-port", "0".to_owned()),
+            ("--tls-cert-file", self.path("serving.crt")),
+            ("--tls-private-key-file", self.path("serving.key")),
+            ("--peer-ca-file", self.path("ca.crt")),
+            ("--static-routes", self.path("routes.yaml")),
+            ("--shards", "1".to_owned()),
+        ];
+        flags.retain(|(flag, _)| changes.iter().all(|(changed, _)| changed != flag));
+        flags.extend(changes.iter().filter(|(_, value)| *value != "-").map(|(flag, value)| (*flag, (*value).to_owned())));
+        let mut command = mvproxy(&["serve"]);
+        command.args(flags.iter().map(|(flag, value)| format!("{flag}={value}")));
+        command
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.directory).ok();
+    }
+}
+
+fn routes(local: SocketAddr) -> String {
+    format!(
+        "local: cp-a\nservers:\n- id: cp-a\n  address: {local}\n  serves:\n  - {{group: \"\", version: v1, resources: [configmaps, pods]}}\n"
+    )
+}
+
+fn mvproxy(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mvproxy"));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs a command that ends by itself: exit code, stdout, stderr.
+fn run(mut command: Command) -> (i32, String, String) {
+    let mut child = command.spawn().unwrap();
+    let (mut out, mut err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let reader = thread::spawn(move || {
+        let mut text = String::new();
+        out.read_to_string(&mut text).unwrap();
+        text
+    });
+    let status = ended(&mut child);
+    let mut text = String::new();
+    err.read_to_string(&mut text).unwrap();
+    (status.code().unwrap(), reader.join().unwrap(), text)
+}
+
+fn ended(child: &mut Child) -> ExitStatus {
+    let begin = Instant::now();
+    while begin.elapsed() < PATIENCE {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    panic!("it should have ended by itself");
+}
+
+/// A proxy that serves.
+struct Running {
+    child: Child,
+    address: SocketAddr,
+    /// Log lines up to the one that says where it serves.
+    log: String,
+    /// Kept open: what it still has to say must have somewhere to go.
+    stderr: BufReader<ChildStderr>,
+}
+
+impl Running {
+    fn start(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut running = Self { child, address: SocketAddr::from(([0, 0, 0, 0], 0)), log: String::new(), stderr };
+        while running.address.port() == 0 {
+            let begin = running.log.len();
+            assert_ne!(running.stderr.read_line(&mut running.log).unwrap(), 0, "it ended:\n{}", running.log);
+            if let Some((_, rest)) = running.log[begin..].split_once("serving on ") {
+                running.address = rest.split(' ').next().unwrap().parse().unwrap();
+            }
+        }
+        running
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id().try_into().unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    fn exit_code(&mut self) -> Option<i32> {
+        ended(&mut self.child).code()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // A test that failed must not leave it behind.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+fn assert_refused(what: &str, command: Command, code: i32, expected: &[&str]) {
+    let (actual, stdout, stderr) = run(command);
+    assert_eq!(actual, code, "{what}: {stderr}");
+    assert_eq!(stdout, "", "{what}");
+    assert_eq!(stderr.lines().count(), 1, "{what}: {stderr}");
+    assert!(stderr.starts_with("mvproxy: error: "), "{what}: {stderr}");
+    for part in expected {
+        assert!(stderr.contains(part), "{what}: {part:?} should be in: {stderr}");
+    }
+}
+
+#[test]
+fn a_bad_flag_is_a_usage_error() {
+    let files = Files::new("flags");
+    for (flag, value, cause, fix) in [
+        ("--bind-address", "localhost", "not an IP address", "10.0.0.5"),
+        ("--secure-port", "65536", "not a port", "0 to 65535"),
+        ("--status-port", "-1", "not a port", "0 to 65535"),
+        ("--shards", "0", "not a number of shards", "1 to 256"),
+        ("--shards", "257", "not a number of shards", "1 to 256"),
+        ("--cpu-list", "1,x", "--cpu-list: `x` is no cpu", "0-3,6"),
+        ("--cpu-list", "4000", "cpu 4000 is not one this process may use", "choose from"),
+        ("--io-driver", "kqueue", "invalid value 'kqueue'", "auto, io_uring, epoll"),
+        ("--http2-max-streams-per-connection", "0", "not a number of streams", "1 to 10000"),
+        ("--bind-adress", "127.0.0.1", "unexpected argument", "'--bind-address'"),
+        ("--tls-cert-file", "-", "required arguments were not provided", "--tls-cert-file"),
+        ("--tls-private-key-file", "-", "required arguments were not provided", "--tls-private-key-file"),
+        ("--peer-ca-file", "-", "required arguments were not provided", "--peer-ca-file"),
+        ("--static-routes", "-", "required arguments were not provided", "--static-routes"),
+        ("--proxy-client-cert-file", "x", "required arguments were not provided", "--proxy-client-key-file"),
+    ] {
+        assert_refused(flag, files.serve(&[(flag, value)]), 2, &[cause, fix]);
+    }
+    assert_refused("nothing", mvproxy(&[]), 2, &["no command", "`mvproxy serve`"]);
+    assert_refused("no such command", mvproxy(&["run"]), 2, &["unrecognized subcommand 'run'", "--help"]);
+}
+
+#[test]
+fn a_file_with_wrong_content_is_a_usage_error() {
+    let files = Files::new("content");
+    files.pki.serving().unwrap().write(&files.directory, "other").unwrap();
+    let (cert, key, other) = (files.path("serving.crt"), files.path("serving.key"), files.path("other.key"));
+    let cut = fs::read_to_string(&cert).unwrap();
+    let cut = files.write("cut.crt", &cut[..cut.len() / 2]);
+    let garbage = files.write("garbage.crt", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+    let (empty, proxy) = (files.path("empty"), files.path("proxy.crt"));
+    let stranger = files.write("stranger.yaml", &routes(SocketAddr::from(([127, 0, 0, 1], 9))).replace("local: cp-a", "local: cp-z"));
+    let binary = files.path("binary");
+    fs::write(&binary, [0xff, 0xfe, 0]).unwrap();
+    for (changes, cause, fix) in [
+        (&[("--tls-cert-file", &*empty)][..], "no certificate in it", "BEGIN CERTIFICATE"),
+        (&[("--tls-cert-file", &key)], "no certificate in it", "is it empty, or the key file?"),
+        (&[("--tls-cert-file", &cut)], "not valid pem", "is the file cut short"),
+        (&[("--tls-cert-file", &garbage)], "certificate 1 does not parse", "garbage.crt"),
+        (&[("--tls-private-key-file", &empty)], "no private key in it", "BEGIN PRIVATE KEY"),
+        (&[("--tls-private-key-file", &other)], "the private key does not match the certificate", "--tls-private-key-file"),
+        (&[("--peer-ca-file", &empty)], "--peer-ca-file", "BEGIN CERTIFICATE"),
+        (&[("--local-ca-file", &garbage)], "--local-ca-file", "does not parse"),
+        (&[("--proxy-client-cert-file", &proxy), ("--proxy-client-key-file", &key)], "does not match", "--proxy-client-key-file"),
+        (&[("--static-routes", &empty)], "--static-routes", "empty"),
+        (&[("--static-routes", &cert)], "--static-routes", "line"),
+        (&[("--static-routes", &stranger)], "`local` is `cp-z`", "name one of `servers`"),
+        (&[("--static-routes", &binary)], "not text in UTF-8", "is it the right file?"),
+        (&[("--secure-port", "9")], "server `cp-a` has the address 127.0.0.1:9", "--secure-port"),
+    ] {
+        assert_refused(cause, files.serve(changes), 2, &[cause, fix]);
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_a_runtime_error() {
+    let files = Files::new("unreadable");
+    let (missing, directory) = (files.path("missing"), files.path("."));
+    for flag in ["--tls-cert-file", "--tls-private-key-file", "--peer-ca-file", "--local-ca-file", "--static-routes"] {
+        assert_refused(flag, files.serve(&[(flag, &missing)]), 1, &[flag, "missing: cannot be read", "check the path"]);
+        assert_refused(flag, files.serve(&[(flag, &directory)]), 1, &[flag, "cannot be read", "name the file in it"]);
+    }
+}
+
+#[test]
+fn a_port_in_use_is_a_runtime_error() {
+    let files = Files::new("port");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let expected = [&*format!(":{port}"), "another process listens there", "--secure-port"];
+    for address in ["127.0.0.1", "0.0.0.0"] {
+        let command = files.serve(&[("--secure-port", &port), ("--bind-address", address)]);
+        assert_refused("a listener", command, 1, &expected);
+    }
+    let elsewhere = files.serve(&[("--bind-address", "203.0.113.9")]);
+    assert_refused("not our address", elsewhere, 1, &["203.0.113.9", "no interface of this machine", "--bind-address"]);
+}
+
+/// SO_REUSEPORT would let it in, and it would take every other connection.
+#[test]
+fn a_second_mvproxy_on_the_port_is_refused() {
+    let files = Files::new("second");
+    let mut first = Running::start(files.serve(&[("--shards", "2")]));
+    let port = first.address.port().to_string();
+    for driver in ["auto", "epoll"] {
+        let second = files.serve(&[("--secure-port", &port), ("--io-driver", driver)]);
+        assert_refused("second", second, 1, &[":", "another mvproxy", "--secure-port"]);
+    }
+    first.signal(Signal::TERM);
+    assert_eq!(first.exit_code(), Some(0));
+    // The port is free again at once.
+    let mut third = Running::start(files.serve(&[("--secure-port", &port)]));
+    third.signal(Signal::INT);
+    assert_eq!(third.exit_code(), Some(0));
+}
+
+#[test]
+fn verbose_says_what_it_runs_on_and_warns_once() {
+    let files = Files::new("verbose");
+    let (cert, key) = (files.path("proxy.crt"), files.path("proxy.key"));
+    let mut command = files.serve(&[
+        ("--shards", "3"),
+        ("--io-driver", "epoll"),
+        ("--proxy-client-cert-file", &cert),
+        ("--proxy-client-key-file", &key),
+        ("--status-port", "8080"),
+    ]);
+    command.arg("-vv");
+    let mut proxy = Running::start(command);
+    for part in ["shard 0: ", "shard 2: ", "epoll", "limit of open files: "] {
+        assert!(proxy.log.contains(part), "{part:?} should be in:\n{}", proxy.log);
+    }
+    let warnings: Vec<&str> = proxy.log.lines().filter(|line| line.starts_with('W')).collect();
+    assert_eq!(warnings.len(), 2, "{}", proxy.log);
+    assert!(warnings[0].contains("not used yet") && warnings[1].contains("--status-port 8080"), "{warnings:?}");
+    proxy.signal(Signal::TERM);
+    assert_eq!(proxy.exit_code(), Some(0));
+}
+
+/// Also that what was wired answers, and that a drain waits for a running request.
+#[tokio::test]
+async fn the_second_signal_ends_at_once() {
+    let files = Files::new("signals");
+    let twin = Twin::start(TwinConfig::new("cp-a", files.pki.serving().unwrap(), apis::base())).unwrap();
+    let text = files.write("twin.yaml", &routes(twin.address()));
+    for (signal, expected) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+        let mut proxy = Running::start(files.serve(&[("--static-routes", &text)]));
+        let client = Client::connect(proxy.address, files.pki.ca_pem(), "localhost", Some("t")).await.unwrap();
+        let pods = client.get("/api/v1/pods").await.unwrap();
+        assert_eq!((pods.status.as_u16(), pods.header("x-twin-id")), (200, Some("cp-a")));
+        let seen = twin.counts().requests;
+        let hanging = tokio::spawn(async move { client.get("/debug/twin/hang").await.map(|_| ()) });
+        while twin.counts().requests == seen {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        proxy.signal(signal);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(proxy.child.try_wait().unwrap(), None, "a request is running");
+        proxy.signal(signal);
+        assert_eq!(proxy.exit_code(), Some(expected));
+        assert!(hanging.await.unwrap().is_err());
+    }
+    twin.stop().await;
+}
+
+#[test]
+fn help_and_version_go_to_stdout() {
+    let (code, version, stderr) = run(mvproxy(&["--version"]));
+    assert_eq!((code, &*version, &*stderr), (0, concat!("mvproxy ", env!("CARGO_PKG_VERSION"), "\n"), ""));
+    for (arguments, expected) in [
+        (&["--help"][..], &["serve", "demo", "Exit codes:"][..]),
+        (&["serve", "-h"], &["--tls-cert-file", "Exit codes:"]),
+        (&["demo", "--help"], &["--once", "Examples:", "Exit codes:"]),
+        (
+            &["serve", "--help"],
+            &["Serving clients:", "Reaching apiservers:", "[default: 6443]", "bypass the proxy", "Examples:", "local: cp-a", "Exit codes:"],
+        ),
+    ] {
+        let (code, stdout, stderr) = run(mvproxy(arguments));
+        assert_eq!((code, &*stderr), (0, ""), "{arguments:?}");
+        for part in expected {
+            assert!(stdout.contains(part), "{arguments:?}: {part:?} should be in:\n{stdout}");
+        }
+        assert!(stdout.lines().all(|line| line.chars().count() <= 100), "{arguments:?}:\n{stdout}");
+    }
+}
+
+/// The routing file of `--help` is one that is taken.
+#[test]
+fn the_example_in_the_help_works() {
+    let files = Files::new("example");
+    let (_, help, _) = run(mvproxy(&["serve", "--help"]));
+    let example: Vec<&str> = help.lines().skip_while(|line| *line != "    local: cp-a").take_while(|line| !line.is_empty()).collect();
+    let text = files.write("example.yaml", &example.join("\n"));
+    let mut proxy = Running::start(files.serve(&[("--static-routes", &text)]));
+    assert!(proxy.log.contains("cp-a at 127.0.0.1:6443, 1 peers, 4 resources"), "{}", proxy.log);
+    proxy.signal(Signal::TERM);
+    assert_eq!(proxy.exit_code(), Some(0));
+}
+
+#[test]
+fn the_demo_shows_its_table() {
+    let directory = Files::new("demo");
+    let mut command = mvproxy(&["demo", "--once"]);
+    command.env("TMPDIR", &directory.directory);
+    let before = listed(&directory.directory);
+    let (code, stdout, stderr) = run(command);
+    assert_eq!((code, &*stderr), (0, ""), "{stdout}");
+    for part in ["added latency", "list jobs (batch/v1)", "create a job", "answered by", "µs"] {
+        assert!(stdout.contains(part), "{part:?} should be in:\n{stdout}");
+    }
+    assert!(!stdout.contains("WRONG"), "{stdout}");
+    assert!(stdout.lines().all(|line| line.chars().count() <= 110), "{stdout}");
+    assert_eq!(listed(&directory.directory), before);
+}
+
+#[test]
+fn the_demo_ends_by_a_signal_without_a_trace() {
+    let files = Files::new("demo-signal");
+    let mut command = mvproxy(&["demo"]);
+    command.env("TMPDIR", &files.directory);
+    let before = listed(&files.directory);
+    let mut child = command.spawn().unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut text = String::new();
+    while !text.contains("Ctrl-C ends it") {
+        assert_ne!(stdout.read_line(&mut text).unwrap(), 0, "it ended:\n{text}");
+    }
+    assert!(text.lines().all(|line| line.chars().count() <= 110 + files.directory.display().to_string().len()), "{text}");
+    let config = text.split("--kubeconfig=").nth(1).unwrap().split(' ').next().unwrap();
+    assert!(fs::read_to_string(config).unwrap().contains("certificate-authority-data: "));
+    kill_process(Pid::from_raw(child.id().try_into().unwrap()).unwrap(), Signal::INT).unwrap();
+    assert_eq!(ended(&mut child).code(), Some(0));
+    assert_eq!(listed(&files.directory), before);
+}
+
+fn listed(directory: &Path) -> Vec<PathBuf> {
+    let mut names: Vec<PathBuf> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    names.sort();
+    names
+}
