@@ -31,7 +31,10 @@ pub struct Script {
 
 impl Script {
     /// Does `each` for every request, with its number from 0.
-    pub async fn start<F>(pki: &Pki, each: impl Fn(usize, Request<RecvStream>, SendResponse<Bytes>) -> F + Clone + Send + Sync + 'static) -> Self
+    pub async fn start<F>(
+        pki: &Pki,
+        each: impl Fn(usize, Request<RecvStream>, SendResponse<Bytes>) -> F + Clone + Send + Sync + 'static,
+    ) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {

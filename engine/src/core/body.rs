@@ -17,6 +17,9 @@ pub(crate) const BLOCK_LEN: usize = crate::http2::frame::MAX_DATA;
 /// Free blocks kept for reuse: 4 MiB; a burst beyond that gives its memory back.
 const SPARE_BLOCKS: usize = 256;
 
+/// A new queue: a whole stream window of a server in blocks, so that it does not grow.
+const FIRST_QUEUE: usize = 20;
+
 type Block = Rc<Vec<u8>>;
 
 /// Counts the body bytes that were copied; the only place where they are.
@@ -112,7 +115,7 @@ impl Holding {
     /// Copies `bytes` behind what is held.
     pub(crate) fn push(&mut self, mut bytes: &[u8], blocks: &mut Blocks, copied: &mut Copied) {
         if self.chunks.capacity() == 0 {
-            self.chunks = blocks.queues.pop().unwrap_or_default();
+            self.chunks = blocks.queues.pop().unwrap_or_else(|| VecDeque::with_capacity(FIRST_QUEUE));
         }
         self.unsent += bytes.len();
         self.kept += bytes.len();

@@ -7,25 +7,39 @@ use super::ExchangeKey;
 use super::body::{Blocks, Chunk, Copied};
 use crate::http2::frame::{self, MAX_DATA, flag, kind};
 
-/// Buffers kept for reuse: more than the connections that write in one wake-up.
-const SPARE_BUFFERS: usize = 256;
-/// A buffer that grew beyond this is freed instead of kept.
-const SPARE_CAPACITY: usize = 64 * 1024;
+/// A new buffer: what a dozen small answers need, so that it seldom has to grow.
+const FIRST_CAPACITY: usize = 16 * 1024;
+/// New lists of credits and blocks, for the same reason.
+const FIRST_LIST: usize = 32;
+/// A buffer that grew beyond this is freed instead of kept: twice what holds streams back.
+const SPARE_CAPACITY: usize = 256 * 1024;
+/// All buffers kept for reuse.
+const SPARE_BYTES: usize = 16 * 1024 * 1024;
 
 /// Empty buffers of a shard, lent to outboxes while they hold something.
 #[derive(Default)]
 pub(crate) struct Buffers {
     spare: Vec<Vec<u8>>,
+    /// Sum of the capacities in `spare`; `bytes <= SPARE_BYTES`.
+    bytes: usize,
 }
 
 impl Buffers {
     fn take(&mut self) -> Vec<u8> {
-        self.spare.pop().unwrap_or_default()
+        match self.spare.pop() {
+            Some(buffer) => {
+                self.bytes -= buffer.capacity();
+                buffer
+            }
+            None => Vec::with_capacity(FIRST_CAPACITY),
+        }
     }
 
     fn give(&mut self, mut buffer: Vec<u8>) {
-        if buffer.capacity() > 0 && buffer.capacity() <= SPARE_CAPACITY && self.spare.len() < SPARE_BUFFERS {
+        let capacity = buffer.capacity();
+        if capacity > 0 && capacity <= SPARE_CAPACITY && self.bytes + capacity <= SPARE_BYTES {
             buffer.clear();
+            self.bytes += capacity;
             self.spare.push(buffer);
         }
     }
@@ -120,6 +134,9 @@ impl Outbox {
         let frames = self.frames(buffers);
         frame::put_head(frames, chunk.range.len(), kind::DATA, if end { flag::END_STREAM } else { 0 }, stream);
         self.woven_len += chunk.range.len();
+        if self.woven.capacity() == 0 {
+            self.woven.reserve(FIRST_LIST);
+        }
         self.woven.push((self.frames.len(), chunk));
     }
 
@@ -127,7 +144,12 @@ impl Outbox {
     pub(crate) fn credit(&mut self, exchange: ExchangeKey, bytes: u32) {
         match self.waiting_credits.last_mut() {
             Some(last) if last.exchange == exchange => last.bytes = last.bytes.saturating_add(bytes),
-            _ => self.waiting_credits.push(Credit { exchange, bytes }),
+            _ => {
+                if self.waiting_credits.capacity() == 0 {
+                    self.waiting_credits.reserve(FIRST_LIST);
+                }
+                self.waiting_credits.push(Credit { exchange, bytes });
+            }
         }
     }
 
@@ -147,7 +169,11 @@ impl Outbox {
         self.put += self.frames.len() as u64;
         self.drained = self.put;
         self.open_data = None;
-        self.leaving_credits.append(&mut self.waiting_credits);
+        if self.leaving_credits.is_empty() {
+            std::mem::swap(&mut self.leaving_credits, &mut self.waiting_credits);
+        } else {
+            self.leaving_credits.append(&mut self.waiting_credits);
+        }
         buffers.give(std::mem::take(&mut self.frames));
     }
 
