@@ -2,14 +2,14 @@
 //!
 //! `cargo test --test balance -- --nocapture` prints each run.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use loadgen::Client;
 use tokio::task::JoinSet;
 
 mod support;
 
-use support::{IoDriver, World, apis, eventually};
+use support::{IoDriver, NAME, TOKEN, World, apis, eventually};
 
 const RUNS: usize = 20;
 const CONNECTIONS: usize = 64;
@@ -23,11 +23,11 @@ async fn sixty_four_connections_are_spread_evenly_in_every_run() {
     let mut worst: f64 = 0.0;
     for run in 1..=RUNS {
         // A new port each time, and with it a new hash of SO_REUSEPORT.
-        let world = Arc::new(World::on(IoDriver::Auto).shards(SHARDS).local("cp-a", apis::base()).start());
+        let world = World::on(IoDriver::Auto).shards(SHARDS).local("cp-a", apis::base()).start();
         let mut connecting = JoinSet::new();
         for _ in 0..CONNECTIONS {
-            let world = world.clone();
-            connecting.spawn(async move { world.client().await });
+            let (address, ca) = (world.address(), world.pki().ca_pem().to_owned());
+            connecting.spawn(async move { Client::connect(address, &ca, NAME, Some(TOKEN)).await.unwrap() });
         }
         let clients = connecting.join_all().await;
         for client in &clients {

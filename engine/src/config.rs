@@ -49,7 +49,7 @@ pub struct Limits {
     /// Decoded header list of one message: kube-apiserver's limit is 1 MiB, real heads are under 16 KiB, and 64 KiB
     /// leaves room for large impersonation headers without making 100 streams cost 100 MiB.
     pub header_list: usize,
-    /// Plaintext waiting to be encrypted for one connection before its streams are held back; two full reads.
+    /// Plaintext waiting to be encrypted for one connection before its streams are held back: one full read.
     pub out_high: usize,
     /// Bodies held by the shard for slow readers and retries; above 80 % new streams are refused.
     pub held_bytes: usize,

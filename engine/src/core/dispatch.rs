@@ -3,8 +3,8 @@
 use discovery::{ServerSet, Snapshot};
 
 use super::conn::{Conn, Role, put_headers};
-use super::exchange::{Phase, Side};
-use super::pool::{Lane, Server, ServerSlot, SlotSet};
+use super::exchange::{Exchange, Phase, Side};
+use super::pool::{Lane, Offer, Server, ServerSlot, SlotSet};
 use super::{Action, ConnKey, Core, Destination, ExchangeKey};
 use crate::http2::hpack::{Field, Token};
 use crate::http2::message::forwarded_in_request;
@@ -173,24 +173,37 @@ impl Core {
         self.serve_waiting(slot, lane);
     }
 
-    /// Gives free slots to those who wait, in order.
+    /// Gives free slots to those who wait, in order, and opens a connection when there are not enough.
     pub(super) fn serve_waiting(&mut self, slot: ServerSlot, lane: Lane) {
-        loop {
-            let Some(server) = self.servers.get_mut(usize::from(slot.0)) else { return };
-            let pool = server.lane(lane);
-            if pool.waiting.is_empty() {
-                return;
-            }
-            let offer = pool.offer(&self.conns, &self.limits, None);
-            let next = offer.conn.and_then(|conn| pool.waiting.pop_front().map(|exchange| (conn, exchange)));
-            if offer.grow {
+        while let Some(Offer { conn, grow }) = self.serve_next(slot, lane, false) {
+            if grow {
                 self.connect(slot, lane);
             }
-            let Some((conn, exchange)) = next else { return };
-            if self.exchanges.get(exchange).is_some_and(|entry| entry.phase == Phase::Waiting && entry.server == slot) {
+            if conn.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// A connection could not be had: those who wait may use any that is there.
+    pub(super) fn serve_waiting_anyhow(&mut self, slot: ServerSlot, lane: Lane) {
+        while self.serve_next(slot, lane, true).is_some_and(|offer| offer.conn.is_some()) {}
+    }
+
+    /// Gives one slot to the first who waits; `None` when nobody does.
+    fn serve_next(&mut self, slot: ServerSlot, lane: Lane, anyhow: bool) -> Option<Offer> {
+        let pool = self.servers.get_mut(usize::from(slot.0))?.lane(lane);
+        let exchange = *pool.waiting.front()?;
+        let waits = |entry: &&Exchange| entry.phase == Phase::Waiting && entry.server == slot;
+        let refused_by = self.exchanges.get(exchange).filter(waits).map(|entry| entry.refused_by.filter(|_| !anyhow));
+        let offer = pool.offer(&self.conns, &self.limits, refused_by.flatten());
+        if let Some(conn) = offer.conn {
+            pool.waiting.pop_front();
+            if refused_by.is_some() {
                 self.open_stream(exchange, conn);
             }
         }
+        Some(offer)
     }
 
     /// Writes the request head on a new stream of `key`.

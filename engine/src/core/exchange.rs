@@ -64,8 +64,8 @@ pub(crate) enum Phase {
     Answering,
 }
 
-/// One request with its response. Opaque outside the core.
-pub struct Exchange {
+/// One request with its response.
+pub(crate) struct Exchange {
     pub(crate) legs: [Leg; 2],
     pub(crate) phase: Phase,
     /// The request head, kept until the response head comes.

@@ -14,6 +14,7 @@
 
 use super::conn::{Role, State, Unknown};
 use super::exchange::{Phase, Side};
+use super::pool::Lane;
 use super::receive::ConnResult;
 use super::{ConnKey, Core, Ended, ExchangeKey};
 use crate::http2::Reason;
@@ -244,6 +245,10 @@ impl Core {
                 self.dispatch(exchange);
             }
         }
+        if !gone {
+            self.serve_waiting_anyhow(slot, Lane::Short);
+            self.serve_waiting_anyhow(slot, Lane::Long);
+        }
         for key in suspects {
             if self.conns.get(key).is_some_and(|conn| conn.suspect) {
                 self.close_conn(key, Reason::NO_ERROR);
@@ -252,7 +257,7 @@ impl Core {
     }
 
     /// A connection of the lane was lost: whoever waits needs another one.
-    fn wake_waiting(&mut self, slot: super::ServerSlot, lane: super::pool::Lane) {
+    fn wake_waiting(&mut self, slot: super::ServerSlot, lane: Lane) {
         let Some(server) = self.servers.get_mut(usize::from(slot.0)) else { return };
         if !server.lane(lane).waiting.is_empty() {
             self.serve_waiting(slot, lane);

@@ -9,8 +9,8 @@ use crate::http2::frame::{self, MAX_DATA, flag, kind};
 
 /// A new buffer: what a dozen small answers need, so that it seldom has to grow.
 const FIRST_CAPACITY: usize = 16 * 1024;
-/// New lists of credits and blocks, for the same reason.
-const FIRST_LIST: usize = 32;
+/// New lists of credits and blocks: what a watch connection needs; busy ones grow to their high-water mark once.
+const FIRST_LIST: usize = 8;
 /// A buffer that grew beyond this is freed instead of kept: twice what holds streams back.
 const SPARE_CAPACITY: usize = 256 * 1024;
 /// All buffers kept for reuse.
@@ -235,7 +235,7 @@ mod tests {
         outbox.data(1, b"ab", false, &mut buffers, &mut copied);
         outbox.data(1, b"cd", true, &mut buffers, &mut copied);
         assert_eq!(drained(outbox, &mut buffers, &mut blocks), b"\0\0\x04\0\x01\0\0\0\x01abcd");
-        assert!(outbox.is_empty() && outbox.len() == 0);
+        assert_eq!((outbox.is_empty(), outbox.len()), (true, 0));
     }
 
     #[test]

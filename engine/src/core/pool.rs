@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use discovery::ServerId;
 
-use super::slab::Slab;
 use super::conn::{Conn, State};
+use super::slab::Slab;
 use super::{ConnKey, ExchangeKey};
 use crate::config::Limits;
 

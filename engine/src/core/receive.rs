@@ -44,9 +44,7 @@ impl Core {
     fn on_frame(&mut self, key: ConnKey, frame: Frame<'_>) -> ConnResult {
         match frame {
             Frame::Data { stream, bytes, flow, end_stream } => self.on_data(key, stream, bytes, flow, end_stream),
-            Frame::Headers { stream, block, end_stream, self_dependent } => {
-                self.on_headers(key, stream, block, end_stream, self_dependent)
-            }
+            Frame::Headers { stream, block, end_stream, self_dependent } => self.on_headers(key, stream, block, end_stream, self_dependent),
             Frame::Reset { stream, reason } => self.on_reset(key, stream, reason),
             Frame::WindowUpdate { stream, increment } => self.on_window_update(key, stream, increment),
             Frame::Settings { payload } => self.on_settings(key, payload),
@@ -54,7 +52,7 @@ impl Core {
                 self.write(key, |out| frame::put_ping(out, true, opaque));
                 Ok(())
             }
-            Frame::GoAway { last, .. } => {
+            Frame::GoAway { last } => {
                 self.on_goaway(key, last);
                 Ok(())
             }

@@ -44,16 +44,20 @@ struct Place<T> {
     entry: Option<T>,
 }
 
-/// The table. `len <= places`, and `free` names exactly the empty places.
+/// Places of a page: the table grows by one page, so growing never copies entries and never stalls the shard.
+const PAGE: usize = 256;
+
+/// The table. `free` names exactly the empty places of the pages' first `places`; `len + free.len() == places`.
 pub(crate) struct Slab<T> {
-    places: Vec<Place<T>>,
+    pages: Vec<Vec<Place<T>>>,
+    places: usize,
     free: Vec<u32>,
     len: usize,
 }
 
 impl<T> Slab<T> {
     pub(crate) const fn new() -> Self {
-        Self { places: Vec::new(), free: Vec::new(), len: 0 }
+        Self { pages: Vec::new(), places: 0, free: Vec::new(), len: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -62,20 +66,16 @@ impl<T> Slab<T> {
 
     pub(crate) fn insert(&mut self, entry: T) -> Key<T> {
         self.len += 1;
-        let index = if let Some(index) = self.free.pop() {
-            self.places[index as usize].entry = Some(entry);
-            index
-        } else {
-            self.places.push(Place { generation: 0, entry: Some(entry) });
-            #[allow(clippy::cast_possible_truncation, reason = "entries are connections and exchanges, limited far below 2^32")]
-            let index = (self.places.len() - 1) as u32;
-            index
-        };
-        self.key(index)
+        let index = self.free.pop().unwrap_or_else(|| self.new_place());
+        let generation = self.place_mut(index).map_or(u32::MAX, |place| {
+            place.entry = Some(entry);
+            place.generation
+        });
+        Key { index, generation, of: std::marker::PhantomData }
     }
 
     pub(crate) fn remove(&mut self, key: Key<T>) -> Option<T> {
-        let place = self.places.get_mut(key.index()).filter(|place| place.generation == key.generation)?;
+        let place = self.place_mut(key.index).filter(|place| place.generation == key.generation)?;
         let entry = place.entry.take()?;
         place.generation = place.generation.wrapping_add(1);
         self.free.push(key.index);
@@ -84,34 +84,62 @@ impl<T> Slab<T> {
     }
 
     pub(crate) fn get(&self, key: Key<T>) -> Option<&T> {
-        let place = self.places.get(key.index())?;
+        let place = self.place(key.index)?;
         if place.generation == key.generation { place.entry.as_ref() } else { None }
     }
 
     pub(crate) fn get_mut(&mut self, key: Key<T>) -> Option<&mut T> {
-        let place = self.places.get_mut(key.index())?;
+        let place = self.place_mut(key.index)?;
         if place.generation == key.generation { place.entry.as_mut() } else { None }
     }
 
     /// The key of the `at`-th place, when it is taken; for walks that change the table as they go.
     pub(crate) fn key_at(&self, at: usize) -> Option<Key<T>> {
-        self.places.get(at)?.entry.as_ref()?;
-        u32::try_from(at).ok().map(|index| self.key(index))
+        let index = u32::try_from(at).ok()?;
+        let place = self.place(index)?;
+        place.entry.as_ref()?;
+        Some(Key { index, generation: place.generation, of: std::marker::PhantomData })
     }
 
     /// One past the last place that was ever taken.
     pub(crate) fn places(&self) -> usize {
-        self.places.len()
+        self.places
     }
 
-    fn key(&self, index: u32) -> Key<T> {
-        Key { index, generation: self.places[index as usize].generation, of: std::marker::PhantomData }
+    fn new_place(&mut self) -> u32 {
+        let at = self.places;
+        if at.is_multiple_of(PAGE) {
+            self.pages.push(Vec::with_capacity(PAGE));
+        }
+        if let Some(page) = self.pages.last_mut() {
+            page.push(Place { generation: 0, entry: None });
+        }
+        self.places += 1;
+        #[allow(clippy::cast_possible_truncation, reason = "entries are connections and exchanges, limited far below 2^32")]
+        let index = at as u32;
+        index
+    }
+
+    fn place(&self, index: u32) -> Option<&Place<T>> {
+        self.pages.get(index as usize / PAGE)?.get(index as usize % PAGE)
+    }
+
+    fn place_mut(&mut self, index: u32) -> Option<&mut Place<T>> {
+        self.pages.get_mut(index as usize / PAGE)?.get_mut(index as usize % PAGE)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn grows_by_pages() {
+        let mut slab = Slab::new();
+        let keys: Vec<_> = (0..PAGE * 2 + 7).map(|n| slab.insert(n)).collect();
+        assert!(keys.iter().enumerate().all(|(n, &key)| slab.get(key) == Some(&n) && slab.key_at(n) == Some(key)));
+        assert_eq!((slab.places(), slab.key_at(slab.places())), (keys.len(), None));
+    }
 
     #[test]
     fn an_old_key_finds_nothing() {

@@ -48,24 +48,20 @@ pub(crate) mod setting {
 
 /// Error codes (RFC 9113 §7). Codes we do not know are kept as they came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Reason(pub u32);
+pub(crate) struct Reason(pub(crate) u32);
 
-#[allow(missing_docs, reason = "the names are those of RFC 9113 §7")]
 impl Reason {
-    pub const NO_ERROR: Self = Self(0x0);
-    pub const PROTOCOL_ERROR: Self = Self(0x1);
-    pub const INTERNAL_ERROR: Self = Self(0x2);
-    pub const FLOW_CONTROL_ERROR: Self = Self(0x3);
-    pub const SETTINGS_TIMEOUT: Self = Self(0x4);
-    pub const STREAM_CLOSED: Self = Self(0x5);
-    pub const FRAME_SIZE_ERROR: Self = Self(0x6);
-    pub const REFUSED_STREAM: Self = Self(0x7);
-    pub const CANCEL: Self = Self(0x8);
-    pub const COMPRESSION_ERROR: Self = Self(0x9);
-    pub const CONNECT_ERROR: Self = Self(0xa);
-    pub const ENHANCE_YOUR_CALM: Self = Self(0xb);
-    pub const INADEQUATE_SECURITY: Self = Self(0xc);
-    pub const HTTP_1_1_REQUIRED: Self = Self(0xd);
+    pub(crate) const NO_ERROR: Self = Self(0x0);
+    pub(crate) const PROTOCOL_ERROR: Self = Self(0x1);
+    pub(crate) const INTERNAL_ERROR: Self = Self(0x2);
+    pub(crate) const FLOW_CONTROL_ERROR: Self = Self(0x3);
+    pub(crate) const STREAM_CLOSED: Self = Self(0x5);
+    pub(crate) const FRAME_SIZE_ERROR: Self = Self(0x6);
+    pub(crate) const REFUSED_STREAM: Self = Self(0x7);
+    pub(crate) const CANCEL: Self = Self(0x8);
+    pub(crate) const COMPRESSION_ERROR: Self = Self(0x9);
+    pub(crate) const ENHANCE_YOUR_CALM: Self = Self(0xb);
+    pub(crate) const HTTP_1_1_REQUIRED: Self = Self(0xd);
 }
 
 /// The nine bytes in front of every frame.

@@ -17,18 +17,44 @@ const KEEP_CAPACITY: usize = 1_024;
 #[derive(Debug)]
 pub(crate) enum Frame<'a> {
     /// `flow` is what this piece takes from the windows, padding included. `end_stream` is set on the last piece only.
-    Data { stream: u32, bytes: &'a [u8], flow: u32, end_stream: bool },
+    Data {
+        stream: u32,
+        bytes: &'a [u8],
+        flow: u32,
+        end_stream: bool,
+    },
     /// A whole header block, CONTINUATIONs joined.
-    Headers { stream: u32, block: &'a [u8], end_stream: bool, self_dependent: bool },
-    Reset { stream: u32, reason: Reason },
-    Settings { payload: &'a [u8] },
+    Headers {
+        stream: u32,
+        block: &'a [u8],
+        end_stream: bool,
+        self_dependent: bool,
+    },
+    Reset {
+        stream: u32,
+        reason: Reason,
+    },
+    Settings {
+        payload: &'a [u8],
+    },
     SettingsAck,
-    Ping { ack: bool, opaque: [u8; 8] },
-    GoAway { last: u32, reason: Reason },
-    WindowUpdate { stream: u32, increment: u32 },
+    Ping {
+        ack: bool,
+        opaque: [u8; 8],
+    },
+    GoAway {
+        last: u32,
+    },
+    WindowUpdate {
+        stream: u32,
+        increment: u32,
+    },
     Ignored,
     /// A stream error that the frame alone shows; the connection goes on (RFC 9113 §5.4.2).
-    Faulty { stream: u32, reason: Reason },
+    Faulty {
+        stream: u32,
+        reason: Reason,
+    },
 }
 
 /// What the next byte belongs to.
@@ -92,11 +118,6 @@ impl Inbound {
             max_block,
             settings_seen: false,
         }
-    }
-
-    /// Has the other end said its first SETTINGS?
-    pub(crate) fn settings_seen(&self) -> bool {
-        self.settings_seen
     }
 
     /// Takes the next frame from the front of `input`; `None` when all of it is used up. An error is a connection
@@ -295,7 +316,7 @@ impl Inbound {
                 opaque.copy_from_slice(payload);
                 Frame::Ping { ack: head.has(flag::ACK), opaque }
             }
-            kind::GOAWAY => Frame::GoAway { last: word(0) & MAX_WINDOW, reason: Reason(word(4)) },
+            kind::GOAWAY => Frame::GoAway { last: word(0) & MAX_WINDOW },
             kind::WINDOW_UPDATE => Frame::WindowUpdate { stream, increment: word(0) & MAX_WINDOW },
             // Kinds we do not know are ignored (RFC 9113 §5.5), and so are priorities (§5.3.2).
             _ => Frame::Ignored,

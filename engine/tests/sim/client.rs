@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::body;
 use super::end::{Event, HeadStyle, INITIAL_WINDOW};
-use super::request::{Outcome, Request, download, upload};
+use super::request::{Outcome, Request, Wanted, download, upload};
 use super::world::World;
 
 /// A fake client: one connection after the other.
@@ -40,7 +40,7 @@ impl World {
         }
         if self.rng.percent(50) {
             let generous = !self.is_chaos || self.rounds > 200;
-            self.links[link].grant(generous);
+            self.links[link].grant(generous, self.probe.is_some());
         }
     }
 
@@ -72,6 +72,19 @@ impl World {
         request.is_sent = end;
         self.requests.push(request);
         self.clients[client].active.push(id);
+    }
+
+    /// A plain GET of what is everywhere.
+    pub fn ask_probe(&mut self, client: usize, link: usize) -> usize {
+        let id = self.requests.len();
+        let mut request = Request::random(client, link, 0, &mut self.rng);
+        (request.method, request.wanted, request.is_watch, request.is_sent) = ("GET", Wanted::Both, false, true);
+        let (path, text) = (request.path(id), id.to_string());
+        let fields = [(":method", "GET"), (":scheme", "https"), (":authority", "sim"), (":path", &path), ("x-sim-id", &text)];
+        request.stream = self.links[link].end.open(&fields, true, HeadStyle::default());
+        self.requests.push(request);
+        self.clients[client].active.push(id);
+        id
     }
 
     /// Sends a piece of a body, or cancels.

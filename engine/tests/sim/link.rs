@@ -18,10 +18,15 @@ pub enum Far {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
     /// Becomes open at this time, or is refused.
-    Connecting { at: Instant, refused: bool },
+    Connecting {
+        at: Instant,
+        refused: bool,
+    },
     Open,
     /// The core wants it closed; what it wrote is still delivered until this time.
-    Closing { until: Instant },
+    Closing {
+        until: Instant,
+    },
     Gone,
 }
 
@@ -62,7 +67,7 @@ impl Link {
             stalled_until: now,
             delayed_until: now,
             stream_target: rng.pick(&[1, 100, 5_000, 65_535, 65_535, 300_000]),
-            conn_target: rng.pick(&[1_000, 65_535, 1 << 20]),
+            conn_target: rng.pick(&[1_000, 65_535, 200_000]),
             goaway: None,
             is_watch_lane: None,
         }
@@ -140,9 +145,9 @@ impl Link {
     }
 
     /// Gives windows back to the core up to `stream_target` and `conn_target`.
-    pub fn grant(&mut self, generous: bool) {
-        let (stream_target, conn_target) = if generous { (300_000, 1 << 20) } else { (self.stream_target, self.conn_target) };
-        if self.end.recv_window <= conn_target / 2 {
+    pub fn grant(&mut self, generous: bool, streams_only: bool) {
+        let (stream_target, conn_target) = if generous { (300_000, 130_000) } else { (self.stream_target, self.conn_target) };
+        if self.end.recv_window <= conn_target / 2 && !streams_only {
             self.end.grant(0, (conn_target - self.end.recv_window) as u32);
         }
         let wanting: Vec<_> = self

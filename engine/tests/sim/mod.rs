@@ -10,4 +10,5 @@ pub mod link;
 pub mod request;
 pub mod rng;
 pub mod server;
+pub mod stage;
 pub mod world;

@@ -32,7 +32,10 @@ pub enum Outcome {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     Refuse,
-    ResetAt { sent: u64, code: u32 },
+    ResetAt {
+        sent: u64,
+        code: u32,
+    },
     /// Ends before its content-length.
     EndsShort,
     NeverAnswers,

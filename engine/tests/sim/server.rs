@@ -32,7 +32,7 @@ impl World {
         }
         if self.rng.percent(50) {
             let generous = !self.is_chaos || self.rounds > 200;
-            self.links[link].grant(generous);
+            self.links[link].grant(generous, false);
         }
     }
 
@@ -99,7 +99,8 @@ impl World {
         let (end, stream) = (&mut self.links[answer.link].end, answer.stream);
         let (id_text, at_text, length) = (id.to_string(), at.to_string(), answer.body.to_string());
         let mut fields = vec![(":status", answer.status), ("x-sim-id", id_text.as_str()), ("x-sim-answer", at_text.as_str())];
-        let style = HeadStyle { parts: if self.rng.percent(10) { 3 } else { 1 }, padding: self.rng.percent(5).then_some(3), priority: false };
+        let style =
+            HeadStyle { parts: if self.rng.percent(10) { 3 } else { 1 }, padding: self.rng.percent(5).then_some(3), priority: false };
         if answer.interim > 0 {
             answer.interim -= 1;
             fields[0].1 = "103";
@@ -185,7 +186,8 @@ impl World {
         let Far::Server(server) = self.links[link].far else { panic!("a client got a request") };
         let request = &self.requests[id];
         assert_eq!((value(":method"), value(":path")), (Some(request.method), Some(request.path(id).as_str())));
-        let markers: Vec<_> = fields.iter().filter(|(name, _)| name == "x-kubernetes-peer-proxied").map(|(_, value)| value.as_str()).collect();
+        let markers: Vec<_> =
+            fields.iter().filter(|(name, _)| name == "x-kubernetes-peer-proxied").map(|(_, value)| value.as_str()).collect();
         assert_eq!(markers, if server == 0 { vec![] } else { vec!["true"] }, "loop marker");
         assert!(!fields.iter().any(|(name, _)| name.starts_with("x-remote") || name.starts_with("x_remote")), "spoofed identity");
         match request.wanted {
@@ -211,7 +213,7 @@ impl World {
         let (now, body_max) = (self.now, self.body_max);
         let is_head = self.requests[id].method == "HEAD";
         let rng = &mut self.rng;
-        let body = body_len(body_max, rng);
+        let body = self.probe.unwrap_or_else(|| body_len(body_max, rng));
         let faulty = self.is_chaos && rng.percent(self.faults);
         let fault = faulty.then(|| match rng.below(10) {
             0..=2 => Fault::Refuse,

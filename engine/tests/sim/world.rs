@@ -35,10 +35,14 @@ pub struct World {
     breaks: usize,
     drain_at: Option<usize>,
     is_draining: bool,
+    /// Answers are of this length, and clients give no connection window back.
+    pub probe: Option<u64>,
     /// While true, things go wrong.
     pub is_chaos: bool,
     next_tick: Instant,
     last_move: Instant,
+    /// When something happened to a stream: PINGs move bytes for ever.
+    last_progress: Instant,
     piece_max: usize,
     limits: Limits,
     _publisher: Publisher,
@@ -78,9 +82,11 @@ impl World {
             breaks: if is_faulty { rng.pick(&[0, 5, 20]) } else { 0 },
             drain_at: rng.percent(12).then(|| rng.below(150)),
             is_draining: false,
+            probe: None,
             is_chaos: true,
             next_tick: base,
             last_move: base,
+            last_progress: base,
             piece_max: rng.pick(&[3, 40, 2_000, 20_000, 100_000]),
             limits,
             rng,
@@ -100,27 +106,15 @@ impl World {
         self.calm_down();
         while self.clients.iter().any(|client| !client.active.is_empty() || client.left > 0) || !self.work.is_empty() {
             self.round();
-            assert!(self.now - self.last_move < STUCK, "nothing moves: {}", self.report());
+            assert!(self.now - self.last_progress < STUCK, "nothing moves: {}", self.report());
         }
         self.settle();
         self.check_requests();
         self.check_windows();
-        self.end();
-        if std::env::var("TALLY").is_ok() {
-            let asked = |n: usize| self.requests.iter().filter(|r| r.answers.len() == n).count();
-            let out = |f: &dyn Fn(&Outcome) -> bool| self.requests.iter().filter(|r| r.outcome.as_ref().is_some_and(f)).count();
-            let c = self.core.counters();
-            println!(
-                "T reqs {} complete {} r503 {} r503retry {} r504 {} rst0 {} rst2 {} rst7 {} rst8 {} lost {} cancelled {} ans0 {} ans1 {} ans2 {} ans3 {} retried {} recv {} links {} pings {} rounds {}",
-                self.requests.len(), out(&|o| *o == Outcome::Complete),
-                out(&|o| matches!(o, Outcome::Refused { status: 503, retriable: false })),
-                out(&|o| matches!(o, Outcome::Refused { status: 503, retriable: true })),
-                out(&|o| matches!(o, Outcome::Refused { status: 504, .. })),
-                out(&|o| *o == Outcome::Reset(0)), out(&|o| *o == Outcome::Reset(2)), out(&|o| *o == Outcome::Reset(7)), out(&|o| *o == Outcome::Reset(8)),
-                out(&|o| *o == Outcome::Lost), out(&|o| *o == Outcome::Cancelled),
-                asked(0), asked(1), asked(2), asked(3), c.retried, c.body_received, self.links.len(), self.links.iter().map(|l| l.end.pings).sum::<u64>(), self.rounds
-            );
+        if self.rng.percent(40) {
+            self.probe_windows();
         }
+        self.end();
     }
 
     fn connect_client(&mut self, at: usize) {
@@ -172,7 +166,7 @@ impl World {
                 Action::Connect { conn, address, .. } => self.connect_server(conn, usize::from(address.port()) - 1),
                 Action::Close { conn } => {
                     let at = self.link_of(conn);
-                            let until = self.now + Duration::from_secs(1);
+                    let until = self.now + Duration::from_secs(1);
                     self.links[at].begin_close(&mut self.core, until);
                 }
             }
@@ -252,6 +246,7 @@ impl World {
 
     fn see(&mut self, at: usize, events: Vec<Event>) {
         for event in events {
+            self.last_progress = self.now;
             match self.links[at].far {
                 Far::Client(_) => self.client_sees(at, event),
                 Far::Server(_) => self.server_sees(at, event),
@@ -314,12 +309,15 @@ impl World {
 
     fn calm_down(&mut self) {
         self.is_chaos = false;
-        self.last_move = self.now;
+        self.last_progress = self.now;
         for server in &mut self.servers {
             (server.is_down, server.is_hung) = (false, false);
         }
         for link in &mut self.links {
             (link.stalled_until, link.delayed_until) = (self.now, self.now);
+            if matches!(link.state, State::Connecting { .. }) {
+                link.state = State::Connecting { at: self.now, refused: false };
+            }
         }
     }
 
@@ -368,6 +366,31 @@ impl World {
         }
     }
 
+    /// The core knows to the byte what it may send: a response as large as a client's whole connection window arrives.
+    fn probe_windows(&mut self) {
+        // A server that was down is tried again.
+        let rested = self.now + self.limits.server_backoff;
+        while self.now < rested {
+            self.round();
+        }
+        for at in 0..self.clients.len() {
+            let Some(link) = self.clients[at].link.filter(|&link| self.links[link].is_open()) else { continue };
+            if self.links[link].end.core_goaway.is_some() || self.is_draining {
+                continue;
+            }
+            self.probe = Some(self.links[link].end.recv_window as u64);
+            let id = self.ask_probe(at, link);
+            self.last_progress = self.now;
+            while self.requests[id].outcome.is_none() {
+                self.round();
+                assert!(self.now - self.last_progress < STUCK, "window lost: {} left", self.links[link].end.recv_window);
+            }
+            assert_eq!((self.requests[id].outcome, self.links[link].end.recv_window), (Some(Outcome::Complete), 0));
+            self.links[link].end.grant(0, 65_535);
+            self.probe = None;
+        }
+    }
+
     /// Everyone leaves; the core must be empty soon.
     fn end(&mut self) {
         for at in 0..self.links.len() {
@@ -402,7 +425,8 @@ fn routes(servers: &[Server]) -> String {
             resources.push("theirs");
         }
         let port = at + 1;
-        text += &format!("- {{id: s{at}, address: \"10.0.0.{port}:{port}\", serves: [{{group: g, version: v1, resources: {resources:?}}}]}}\n");
+        text +=
+            &format!("- {{id: s{at}, address: \"10.0.0.{port}:{port}\", serves: [{{group: g, version: v1, resources: {resources:?}}}]}}\n");
     }
     text
 }

@@ -1,0 +1,428 @@
+//! What the core does in single, well-defined cases; each test is one sentence.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
+
+mod sim;
+
+use std::time::Duration;
+
+use engine::Limits;
+use sim::end::{Event, MAX_STREAMS};
+use sim::stage::{Door, Stage, body, field, reset, status};
+
+const BOTH: &str = "/apis/g/v1/both";
+const THEIRS: &str = "/apis/g/v1/theirs";
+const WATCH: &str = "/apis/g/v1/both?watch=1";
+const WIDE: u32 = 1 << 20;
+const OK: [(&str, &str); 1] = [(":status", "200")];
+
+fn stage() -> Stage {
+    Stage::new(Limits::default())
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
+}
+
+/// A client, a request for `path`, and the wire and stream where it arrived at `server`.
+fn asked(stage: &mut Stage, path: &str, server: usize) -> (usize, u32, usize, u32) {
+    let client = stage.client(WIDE);
+    let stream = stage.get(client, path);
+    let wire = stage.to_server(server)[0];
+    let arrived = stage.requests(wire)[0].0;
+    (client, stream, wire, arrived)
+}
+
+#[test]
+fn a_request_goes_to_local_and_its_response_back() {
+    let mut stage = stage();
+    let (client, stream, wire, arrived) = asked(&mut stage, BOTH, 0);
+    stage.reply(wire, arrived, &OK, false);
+    stage.send(wire, arrived, &pattern(100_000), true);
+    let events = stage.seen(client);
+    assert_eq!(status(&events).as_deref(), Some("200"));
+    assert!(body(&events, stream) == pattern(100_000));
+    assert_eq!(stage.core.in_use().1, 0);
+    let counters = stage.core.counters();
+    assert_eq!((counters.body_received, counters.body_copied), (100_000, 100_000));
+}
+
+#[test]
+fn a_slow_reader_does_not_slow_its_neighbour() {
+    let mut stage = stage();
+    let (slow, quick) = (stage.client(1_000), stage.client(WIDE));
+    let (slow_stream, quick_stream) = (stage.get(slow, BOTH), stage.get(quick, BOTH));
+    let wire = stage.to_server(0)[0];
+    assert_eq!(stage.requests(wire).len(), 2);
+    stage.reply(wire, 1, &OK, false);
+    stage.reply(wire, 3, &OK, false);
+    // All that the proxy takes for the one that does not read, then the neighbour's.
+    while stage.wires[wire].end.room(1) > 0 {
+        let n = stage.wires[wire].end.room(1);
+        stage.send(wire, 1, &pattern(n), false);
+    }
+    stage.send(wire, 3, &pattern(900_000), true);
+    assert!(body(&stage.seen(quick), quick_stream) == pattern(900_000));
+    assert_eq!(body(&stage.seen(slow), slow_stream).len(), 1_000);
+    assert!(stage.core.in_use().2 <= 300 * 1_024, "held: {}", stage.core.in_use().2);
+}
+
+#[test]
+fn a_refused_stream_is_retried_on_another_connection() {
+    let mut stage = stage();
+    let (client, _, wire, arrived) = asked(&mut stage, BOTH, 0);
+    stage.reset(wire, arrived, 7);
+    let other = stage.to_server(0)[1];
+    assert_eq!((stage.requests(wire), stage.requests(other)), (vec![], vec![(1, BOTH.to_owned())]));
+    stage.reply(other, 1, &OK, true);
+    assert_eq!(status(&stage.seen(client)).as_deref(), Some("200"));
+}
+
+#[test]
+fn a_refused_stream_is_retried_on_the_same_connection_when_no_other_can_be_had() {
+    let mut stage = stage();
+    let (client, _, wire, arrived) = asked(&mut stage, BOTH, 0);
+    stage.doors[0] = Door::Refuses;
+    stage.reset(wire, arrived, 7);
+    assert_eq!(stage.requests(wire), [(3, BOTH.to_owned())]);
+    stage.reply(wire, 3, &OK, true);
+    assert_eq!(status(&stage.seen(client)).as_deref(), Some("200"));
+}
+
+#[test]
+fn a_request_is_refused_three_times_at_most() {
+    let mut stage = stage();
+    let (client, _, wire, arrived) = asked(&mut stage, BOTH, 0);
+    stage.reset(wire, arrived, 7);
+    for _ in 0..2 {
+        let arrivals: Vec<_> =
+            (0..stage.wires.len()).flat_map(|at| stage.requests(at).into_iter().map(move |found| (at, found.0))).collect();
+        assert_eq!(arrivals.len(), 1);
+        stage.reset(arrivals[0].0, arrivals[0].1, 7);
+    }
+    assert_eq!(status(&stage.seen(client)).as_deref(), Some("503"));
+    assert_eq!(stage.core.in_use().1, 0);
+}
+
+#[test]
+fn above_goaway_is_retried() {
+    let mut stage = stage();
+    let (client, _, wire, _) = asked(&mut stage, BOTH, 0);
+    stage.get(client, BOTH);
+    stage.wires[wire].end.goaway(1, 0);
+    stage.run();
+    let other = *stage.to_server(0).last().unwrap();
+    assert!(other != wire && stage.requests(other).len() == 1);
+    stage.reply(wire, 1, &OK, true);
+    assert!(!stage.wires[wire].is_open, "a drained connection is closed");
+    stage.reply(other, 1, &OK, true);
+    let answered = stage.seen(client).iter().filter(|event| matches!(event, Event::Head { .. })).count();
+    assert_eq!(answered, 2);
+}
+
+#[test]
+fn a_response_that_began_above_goaway_is_not_asked_for_again() {
+    let mut stage = stage();
+    let (client, stream, wire, arrived) = asked(&mut stage, BOTH, 0);
+    stage.reply(wire, arrived, &OK, false);
+    stage.wires[wire].end.goaway(0, 0);
+    stage.send(wire, arrived, b"rest", true);
+    let events = stage.seen(client);
+    assert_eq!((body(&events, stream), stage.to_server(0)), (b"rest".to_vec(), vec![]));
+}
+
+#[test]
+fn a_lost_server_before_the_head_is_503() {
+    let mut stage = stage();
+    let (client, ..) = asked(&mut stage, BOTH, 0);
+    let wire = stage.to_server(0)[0];
+    stage.lose(wire);
+    let events = stage.seen(client);
+    assert_eq!(status(&events).as_deref(), Some("503"));
+    let Event::Head { fields, .. } = &events[0] else { panic!() };
+    assert_eq!(field(fields, "retry-after"), None, "the server may have processed it");
+}
+
+#[test]
+fn a_lost_server_after_the_head_is_a_reset() {
+    let mut stage = stage();
+    let (client, _, wire, arrived) = asked(&mut stage, BOTH, 0);
+    stage.reply(wire, arrived, &OK, false);
+    stage.send(wire, arrived, b"half", false);
+    stage.lose(wire);
+    assert_eq!(reset(&stage.seen(client)), Some(2));
+    assert_eq!(stage.core.in_use().1, 0);
+}
+
+#[test]
+fn a_request_that_never_left_is_retried_when_the_server_is_lost() {
+    let mut stage = stage();
+    let (client, _, wire, arrived) = asked(&mut stage, BOTH, 0);
+    stage.reply(wire, arrived, &OK, true);
+    stage.wires[wire].is_frozen = true;
+    stage.get(client, BOTH);
+    stage.lose(wire);
+    let other = stage.to_server(0)[0];
+    assert_eq!(stage.requests(other), [(1, BOTH.to_owned())]);
+}
+
+#[test]
+fn local_down_goes_to_a_peer_that_serves_it() {
+    let mut stage = stage();
+    stage.doors[0] = Door::Refuses;
+    let client = stage.client(WIDE);
+    stage.get(client, BOTH);
+    let peer = *[stage.to_server(1), stage.to_server(2)].concat().first().unwrap();
+    let Event::Head { fields, .. } = stage.seen(peer).remove(0) else { panic!() };
+    assert_eq!(field(&fields, "x-kubernetes-peer-proxied"), Some("true"));
+    stage.reply(peer, 1, &OK, true);
+    // What only local serves has nobody else.
+    stage.seen(client);
+    stage.get(client, "/apis/g/v1/mine");
+    assert_eq!(status(&stage.seen(client)).as_deref(), Some("503"));
+}
+
+#[test]
+fn no_server_is_503_with_retry_after_and_status_body() {
+    let mut stage = stage();
+    stage.doors = [Door::Refuses; 3];
+    let client = stage.client(WIDE);
+    let stream = stage.get(client, THEIRS);
+    let events = stage.seen(client);
+    let Event::Head { fields, .. } = &events[0] else { panic!() };
+    assert_eq!((field(fields, ":status"), field(fields, "retry-after")), (Some("503"), Some("1")));
+    let text = String::from_utf8(body(&events, stream)).unwrap();
+    assert!(text.contains(r#""kind":"Status""#) && text.contains(r#""code":503"#), "{text}");
+}
+
+#[test]
+fn watches_and_short_requests_never_share_a_connection() {
+    let mut stage = stage();
+    let client = stage.client(WIDE);
+    for path in [BOTH, WATCH, BOTH, WATCH] {
+        stage.get(client, path);
+    }
+    let wires = stage.to_server(0);
+    let mut lanes: Vec<_> = wires.iter().map(|&wire| stage.requests(wire)).collect();
+    lanes.sort();
+    let paths = |lane: &[(u32, String)]| lane.iter().map(|found| found.1.clone()).collect::<Vec<_>>();
+    assert_eq!(lanes.len(), 2);
+    assert_eq!((paths(&lanes[0]), paths(&lanes[1])), (vec![BOTH.to_owned(); 2], vec![WATCH.to_owned(); 2]));
+}
+
+#[test]
+fn a_lane_that_cannot_connect_sends_its_requests_elsewhere() {
+    let mut stage = stage();
+    let client = stage.client(WIDE);
+    stage.get(client, BOTH);
+    stage.doors[0] = Door::Refuses;
+    stage.get(client, WATCH);
+    let peers = [stage.to_server(1), stage.to_server(2)].concat();
+    assert_eq!(stage.requests(peers[0]), [(1, WATCH.to_owned())]);
+    stage.get(client, BOTH);
+    let local = stage.to_server(0)[0];
+    assert_eq!(stage.requests(local).len(), 2, "the open connection of the other lane goes on");
+}
+
+#[test]
+fn the_next_connection_opens_at_80_percent() {
+    let mut stage = stage();
+    stage.server_settings = vec![(MAX_STREAMS, 10)];
+    let client = stage.client(WIDE);
+    for _ in 0..8 {
+        stage.get(client, BOTH);
+    }
+    assert_eq!(stage.to_server(0).len(), 1);
+    stage.get(client, BOTH);
+    assert_eq!(stage.to_server(0).len(), 2);
+    stage.get(client, BOTH);
+    let wires = stage.to_server(0);
+    assert_eq!((stage.requests(wires[0]).len(), stage.requests(wires[1]).len()), (9, 1));
+}
+
+#[test]
+fn who_waits_is_served_when_the_server_allows_more_streams() {
+    let mut stage = Stage::new(Limits { server_conns: 1, ..Limits::default() });
+    stage.server_settings = vec![(MAX_STREAMS, 1)];
+    let client = stage.client(WIDE);
+    stage.get(client, BOTH);
+    stage.get(client, BOTH);
+    let wire = stage.to_server(0)[0];
+    assert_eq!(stage.requests(wire).len(), 1);
+    stage.wires[wire].end.settings(&[(MAX_STREAMS, 2)]);
+    stage.run();
+    assert_eq!(stage.requests(wire).len(), 1);
+}
+
+#[test]
+fn drain_finishes_short_requests_and_resets_watches() {
+    let mut stage = stage();
+    let (client, short, wire, arrived) = asked(&mut stage, BOTH, 0);
+    let watch = stage.get(client, WATCH);
+    stage.core.begin_drain(stage.now);
+    stage.run();
+    assert_eq!(stage.seen(client), [Event::GoAway { last: 0x7fff_ffff, code: 0 }]);
+    stage.pass(Duration::from_millis(700));
+    assert_eq!(stage.seen(client), [Event::GoAway { last: 3, code: 0 }, Event::Reset { stream: watch, code: 8 }]);
+    // A client that opens a stream all the same is refused, and GOAWAY's last id does not rise.
+    let late = stage.get(client, BOTH);
+    assert_eq!(stage.seen(client), [Event::Reset { stream: late, code: 7 }]);
+    stage.reply(wire, arrived, &OK, false);
+    stage.send(wire, arrived, b"done", true);
+    let events = stage.seen(client);
+    assert_eq!((body(&events, short), events.last()), (b"done".to_vec(), Some(&Event::GoAway { last: 3, code: 0 })));
+    assert!(stage.core.is_drained() && !stage.wires[client].is_open);
+}
+
+#[test]
+fn a_drain_ends_at_its_limit() {
+    let mut stage = stage();
+    let (client, ..) = asked(&mut stage, BOTH, 0);
+    stage.core.begin_drain(stage.now);
+    stage.pass(Duration::from_secs(26));
+    assert!(stage.core.is_drained() && !stage.wires[client].is_open);
+    assert!(!stage.seen(client).iter().any(|event| matches!(event, Event::Data { .. } | Event::Head { .. })));
+}
+
+#[test]
+fn a_hung_server_is_dead_within_six_seconds() {
+    let mut stage = stage();
+    let client = stage.client(WIDE);
+    stage.get(client, BOTH);
+    let wire = stage.to_server(0)[0];
+    stage.wires[wire].is_frozen = true;
+    stage.doors[0] = Door::Hangs;
+    stage.pass(Duration::from_secs(5));
+    assert_eq!(stage.seen(client), []);
+    // Under suspicion it gets no new requests.
+    stage.get(client, BOTH);
+    stage.pass(Duration::from_secs(1));
+    assert_eq!(status(&stage.seen(client)).as_deref(), Some("503"));
+    let peers = [stage.to_server(1), stage.to_server(2)].concat();
+    assert_eq!(stage.requests(peers[0]).len(), 1);
+}
+
+#[test]
+fn a_server_that_answers_pings_may_take_its_time() {
+    let mut stage = stage();
+    let (client, _, wire, arrived) = asked(&mut stage, BOTH, 0);
+    stage.pass(Duration::from_secs(50));
+    assert!(stage.wires[wire].end.pings > 10);
+    stage.reply(wire, arrived, &OK, true);
+    assert_eq!(status(&stage.seen(client)).as_deref(), Some("200"));
+}
+
+#[test]
+fn a_short_request_without_answer_is_504_and_a_watch_waits_on() {
+    let mut stage = stage();
+    let (client, ..) = asked(&mut stage, BOTH, 0);
+    stage.get(client, WATCH);
+    stage.pass(Duration::from_secs(67));
+    assert_eq!(status(&stage.seen(client)).as_deref(), Some("504"));
+    assert_eq!(stage.core.in_use().1, 1);
+}
+
+#[test]
+fn a_response_shorter_than_its_content_length_is_a_reset() {
+    let mut stage = stage();
+    let (client, _, wire, arrived) = asked(&mut stage, BOTH, 0);
+    stage.reply(wire, arrived, &[(":status", "200"), ("content-length", "10")], false);
+    stage.send(wire, arrived, b"short", true);
+    let events = stage.seen(client);
+    assert_eq!((reset(&events), stage.core.in_use().1), (Some(2), 0));
+}
+
+#[test]
+fn post_body_up_to_64k_is_replayed() {
+    let mut stage = stage();
+    let client = stage.client(WIDE);
+    let stream = stage.ask(client, "POST", BOTH, false);
+    stage.send(client, stream, &pattern(64 * 1_024), true);
+    let wire = stage.to_server(0)[0];
+    assert!(body(&stage.seen(wire), 1) == pattern(64 * 1_024));
+    stage.reset(wire, 1, 7);
+    let other = stage.to_server(0)[1];
+    assert!(body(&stage.seen(other), 1) == pattern(64 * 1_024));
+    stage.reply(other, 1, &OK, true);
+    assert_eq!(status(&stage.seen(client)).as_deref(), Some("200"));
+    let counters = stage.core.counters();
+    assert_eq!((counters.body_copied, stage.core.in_use().1), (64 * 1_024, 0), "sent twice, copied once");
+}
+
+#[test]
+fn larger_body_gets_refused_stream() {
+    let mut stage = stage();
+    let client = stage.client(WIDE);
+    let stream = stage.ask(client, "POST", BOTH, false);
+    stage.send(client, stream, &pattern(64 * 1_024 + 1), false);
+    let wire = stage.to_server(0)[0];
+    stage.reset(wire, 1, 7);
+    assert_eq!((reset(&stage.seen(client)), stage.core.in_use().1), (Some(7), 0));
+}
+
+#[test]
+fn an_early_response_ends_the_upload_with_no_error() {
+    let mut stage = stage();
+    let client = stage.client(WIDE);
+    let stream = stage.ask(client, "POST", BOTH, false);
+    stage.send(client, stream, b"begin", false);
+    let wire = stage.to_server(0)[0];
+    stage.reply(wire, 1, &[(":status", "413")], true);
+    stage.reset(wire, 1, 0);
+    let events = stage.seen(client);
+    assert_eq!((status(&events).as_deref(), reset(&events), stage.core.in_use().1), (Some("413"), Some(0), 0));
+}
+
+#[test]
+fn padding_gives_its_window_back() {
+    let mut stage = stage();
+    let client = stage.client(WIDE);
+    let stream = stage.ask(client, "POST", BOTH, false);
+    for _ in 0..2_000 {
+        stage.wires[client].end.data(stream, b"", false, Some(99));
+        stage.run();
+        assert!(stage.wires[client].end.room(stream) > 0);
+    }
+    stage.send(client, stream, b"body", true);
+    let wire = stage.to_server(0)[0];
+    assert_eq!(body(&stage.seen(wire), 1), b"body");
+}
+
+#[test]
+fn a_long_upload_loses_no_window() {
+    let mut stage = stage();
+    let client = stage.client(WIDE);
+    let stream = stage.ask(client, "POST", BOTH, false);
+    let wire = stage.to_server(0)[0];
+    stage.reply(wire, 1, &OK, false);
+    for _ in 0..3_000 {
+        stage.send(client, stream, &[7; 300], false);
+        stage.send(wire, 1, &[8; 900], false);
+        stage.seen(client);
+        stage.seen(wire);
+        stage.wires[client].end.grant(stream, 900);
+        stage.wires[wire].end.grant(1, 300);
+        // All was taken: what is not given back yet is less than half.
+        assert!(stage.wires[client].end.streams[&stream].send_window > 32 * 1_024);
+        assert!(stage.wires[wire].end.streams[&1].send_window > 128 * 1_024);
+    }
+}
+
+#[test]
+fn a_client_that_leaves_cancels_its_requests() {
+    let mut stage = stage();
+    let (client, _, wire, arrived) = asked(&mut stage, BOTH, 0);
+    stage.lose(client);
+    assert_eq!((stage.seen(wire), stage.core.in_use().1), (vec![Event::Reset { stream: arrived, code: 8 }], 0));
+}
+
+#[test]
+fn idle_connections_are_closed() {
+    let mut stage = stage();
+    let (client, _, wire, arrived) = asked(&mut stage, BOTH, 0);
+    stage.reply(wire, arrived, &OK, true);
+    stage.pass(Duration::from_secs(62));
+    assert!(!stage.wires[wire].is_open && stage.wires[client].is_open);
+    stage.pass(Duration::from_secs(30));
+    assert!(!stage.wires[client].is_open);
+    assert_eq!(stage.core.in_use(), (0, 0, 0));
+}
