@@ -3,11 +3,10 @@
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak, mpsc};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use discovery::{Publisher, Reader};
 
@@ -15,6 +14,9 @@ use crate::config::Config;
 use crate::core::{Core, Counters};
 use crate::shard::ring::{self, Climbed, Ring};
 use crate::shard::{self, Loads, Receiver, Shard, Shared};
+
+/// How often the control thread looks whether a shard wants a tick: half the finest interval a shard asks for.
+const TICK: Duration = Duration::from_millis(50);
 
 /// A running data plane.
 pub struct Engine {
@@ -69,7 +71,7 @@ impl Engine {
             .into_iter()
             .unzip();
         let published = (0..count).map(|_| Published::default()).collect();
-        let shared = Arc::new(Shared { config, loads: Loads::new(count), mail, published });
+        let shared = Arc::new(Shared { config, loads: Loads::new(count), mail, published, draining: AtomicBool::new(false) });
         let (ended_sender, ended) = mpsc::channel();
         let mut engine = Self { address, drivers: Vec::new(), refusals: Vec::new(), shared, threads: Vec::new(), ended };
         for (index, (listener, inbox)) in listeners.into_iter().zip(inboxes).enumerate() {
@@ -79,6 +81,11 @@ impl Engine {
                 return Err(error);
             }
         }
+        let ticked = Arc::downgrade(&engine.shared);
+        std::thread::Builder::new()
+            .name("ticker".into())
+            .spawn(move || send_ticks(&ticked))
+            .map_err(|error| StartError(format!("cannot start a thread: {error}")))?;
         Ok(engine)
     }
 
@@ -99,7 +106,9 @@ impl Engine {
 
     /// Stops accepting and lets running requests finish; returns at once.
     pub fn drain(&self) {
+        self.shared.draining.store(true, Ordering::Relaxed);
         for mail in &self.shared.mail {
+            // A full mailbox loses nothing: the next tick looks at the flag.
             mail.drain();
         }
     }
@@ -127,7 +136,7 @@ impl Engine {
 
     /// Sums over the shards, as of their last tick.
     pub fn counters(&self) -> Counters {
-        self.shared.published.iter().fold(Counters::default(), |sum, shard| sum.plus(&shard.get()))
+        self.shared.published.iter().fold(Counters::default(), |sum, shard| sum.plus(&shard.counters()))
     }
 
     /// Client connections of each shard.
@@ -221,16 +230,53 @@ fn bind_error(address: SocketAddr, error: &io::Error) -> StartError {
 /// Counters of a shard where another thread can read them; written once a tick.
 #[repr(align(128))]
 #[derive(Default)]
-pub(crate) struct Published([AtomicU64; 6]);
+pub(crate) struct Published {
+    counters: [AtomicU64; 6],
+    /// When the shard wants its next tick, in milliseconds since `epoch`; `TICK_SENT` while one is under way.
+    next_tick: AtomicU64,
+    epoch: OnceLock<Instant>,
+}
+
+const TICK_SENT: u64 = u64::MAX;
 
 impl Published {
-    pub(crate) fn set(&self, counters: Counters) {
-        for (cell, value) in self.0.iter().zip(counters.to_array()) {
+    pub(crate) fn set(&self, counters: Counters, next_tick: Instant) {
+        for (cell, value) in self.counters.iter().zip(counters.to_array()) {
             cell.store(value, Ordering::Relaxed);
         }
+        self.next_tick.store(self.millis(next_tick), Ordering::Relaxed);
     }
 
-    fn get(&self) -> Counters {
-        Counters::from_array(std::array::from_fn(|at| self.0[at].load(Ordering::Relaxed)))
+    fn counters(&self) -> Counters {
+        Counters::from_array(std::array::from_fn(|at| self.counters[at].load(Ordering::Relaxed)))
+    }
+
+    /// Is a tick due? Answers yes once for each [`Published::set`].
+    fn take_tick(&self, now: Instant) -> bool {
+        let due = self.next_tick.load(Ordering::Relaxed) <= self.millis(now);
+        if due {
+            self.next_tick.store(TICK_SENT, Ordering::Relaxed);
+        }
+        due
+    }
+
+    fn millis(&self, at: Instant) -> u64 {
+        let epoch = *self.epoch.get_or_init(|| at);
+        u64::try_from(at.saturating_duration_since(epoch).as_millis()).unwrap_or(0)
+    }
+}
+
+/// The control thread's part in time: a tick for every shard that wants one, until the engine is gone.
+fn send_ticks(shared: &Weak<Shared>) {
+    while let Some(shared) = shared.upgrade() {
+        let now = Instant::now();
+        for (published, mail) in shared.published.iter().zip(&shared.mail) {
+            if published.take_tick(now) {
+                // A shard that is gone or flooded with mail needs no tick.
+                mail.tick();
+            }
+        }
+        drop(shared);
+        std::thread::sleep(TICK);
     }
 }

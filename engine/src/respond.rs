@@ -74,9 +74,11 @@ impl Failure {
     /// `Retry-After` is an order to client-go, for any verb: only where no server can have processed the request.
     pub(crate) fn answer(self) -> Answer {
         let (status, body, retry): (&'static [u8], &'static [u8], bool) = match self {
-            Self::NoServer => {
-                (b"503", retriable_status!("503", "ServiceUnavailable", "no apiserver that serves the requested resource can be reached"), true)
-            }
+            Self::NoServer => (
+                b"503",
+                retriable_status!("503", "ServiceUnavailable", "no apiserver that serves the requested resource can be reached"),
+                true,
+            ),
             Self::Interrupted => {
                 (b"503", status!("503", "ServiceUnavailable", "Error while proxying request to destination apiserver"), false)
             }
@@ -84,9 +86,11 @@ impl Failure {
             Self::Overloaded => {
                 (b"503", retriable_status!("503", "ServiceUnavailable", "too many requests wait for the destination apiserver"), true)
             }
-            Self::NotServedHere => {
-                (b"503", status!("503", "ServiceUnavailable", "the apiserver this request was proxied to does not serve the resource"), false)
-            }
+            Self::NotServedHere => (
+                b"503",
+                status!("503", "ServiceUnavailable", "the apiserver this request was proxied to does not serve the resource"),
+                false,
+            ),
             Self::BadPath => (b"400", status!("400", "BadRequest", "the request path has an invalid escape"), false),
             Self::HeadTooLarge => (b"431", status!("431", "RequestHeaderFieldsTooLarge", "the request header list is too large"), false),
             Self::MethodNotAllowed => (b"405", status!("405", "MethodNotAllowed", "CONNECT is not supported"), false),

@@ -1,5 +1,5 @@
-//! Short messages to a shard from another thread, through a socketpair of its own: a connection to take over, or the order
-//! to drain.
+//! Short messages to a shard from another thread, through a socketpair of its own: a connection to take over, a tick of the
+//! clock, or the order to drain.
 //!
 //! What always holds: sending never blocks; a message arrives whole or not at all (datagrams).
 
@@ -14,12 +14,15 @@ use super::sys;
 pub(crate) enum Mail {
     /// A client connection that another shard accepted.
     Adopt(OwnedFd),
+    /// Time passed.
+    Tick,
     /// Stop accepting, let running requests finish, end.
     Drain,
 }
 
 const ADOPT: u8 = 1;
 const DRAIN: u8 = 2;
+const TICK: u8 = 3;
 const LEN: usize = 5;
 
 /// The sending end; shared by all threads.
@@ -49,9 +52,14 @@ impl Sender {
         }
     }
 
-    /// Orders the drain. False when the shard is gone.
+    /// Orders the drain. False when the shard is gone, or has too much mail.
     pub(crate) fn drain(&self) -> bool {
         self.0.send(&[DRAIN, 0, 0, 0, 0]).is_ok()
+    }
+
+    /// Says that time passed. False when the shard is gone, or has too much mail.
+    pub(crate) fn tick(&self) -> bool {
+        self.0.send(&[TICK, 0, 0, 0, 0]).is_ok()
     }
 }
 
@@ -69,6 +77,7 @@ pub(crate) fn next(fd: RawFd) -> Option<Mail> {
     match (sys::receive(fd, &mut message).ok()?, message) {
         (LEN, [ADOPT, a, b, c, d]) => Some(Mail::Adopt(sys::adopt(RawFd::from_ne_bytes([a, b, c, d])))),
         (LEN, [DRAIN, ..]) => Some(Mail::Drain),
+        (LEN, [TICK, ..]) => Some(Mail::Tick),
         _ => None,
     }
 }

@@ -24,8 +24,9 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use monoio::net::TcpStream;
 
@@ -41,8 +42,6 @@ pub(crate) use mailbox::{Receiver, Sender, mailbox};
 
 /// Connections accepted before other sockets get their turn.
 const ACCEPTS: usize = 64;
-/// Wait after the process ran out of descriptors: no busy loop.
-const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 /// Unacknowledged bytes on a half-open connection (threats.md §6).
 const USER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Keep-alive of idle connections: kube-apiserver's interval is 3 min; a minute notices vanished clients sooner.
@@ -54,6 +53,7 @@ pub(crate) struct Shared {
     pub(crate) loads: Loads,
     pub(crate) mail: Vec<Sender>,
     pub(crate) published: Vec<crate::engine::Published>,
+    pub(crate) draining: AtomicBool,
 }
 
 /// One shard, on its own thread.
@@ -64,6 +64,7 @@ pub(crate) struct Shard {
     /// Wakes the main future.
     flusher: RefCell<Option<Waker>>,
     draining: Cell<bool>,
+    paused_acceptor: Cell<Option<Waker>>,
     listener_fd: Cell<RawFd>,
 }
 
@@ -75,6 +76,7 @@ impl Shard {
             state: RefCell::new(State::new(core)),
             flusher: RefCell::new(None),
             draining: Cell::new(false),
+            paused_acceptor: Cell::new(None),
             listener_fd: Cell::new(-1),
         })
     }
@@ -86,7 +88,7 @@ impl Shard {
         let (mail, mail_fd) = mail.into_stream()?;
         monoio::spawn(Self::accept(self.clone(), listener));
         monoio::spawn(Self::read_mail(self.clone(), mail, mail_fd));
-        monoio::spawn(Self::tick(self.clone()));
+        self.tick();
         // Polled by monoio when every ready task has run: the end of a wake-up.
         poll_fn(|context| {
             if self.flusher.borrow().is_none() {
@@ -135,7 +137,7 @@ impl Shard {
                 self.start_writer(conn, flushed);
             }
             Action::Connect { conn, address, destination } => {
-                monoio::spawn(Self::connect(self.clone(), conn, address, destination));
+                self.connect(conn, address, destination);
             }
         }
     }
@@ -156,7 +158,7 @@ impl Shard {
                     Ok(connection) => self.place(connection),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS)) => {
-                        monoio::time::sleep(ACCEPT_BACKOFF).await;
+                        self.pause_accepting().await;
                         break;
                     }
                     // The client gave up before we came to it.
@@ -197,31 +199,31 @@ impl Shard {
         monoio::spawn(Self::read(self.clone(), key, stream));
     }
 
-    async fn connect(self: Rc<Self>, key: ConnKey, address: SocketAddr, destination: Destination) {
-        let limits = &self.shared.config.limits;
-        let connected = monoio::time::timeout(limits.connect, TcpStream::connect_addr(address)).await;
+    /// Begins to connect; the link is there at once, so that the core can give it up at any time.
+    fn connect(self: &Rc<Self>, key: ConnKey, address: SocketAddr, destination: Destination) {
         let tls = match destination {
             Destination::Local => &self.shared.config.local_tls,
             Destination::Peer => &self.shared.config.peer_tls,
         };
-        let (Ok(Ok(stream)), Ok(session)) = (connected, Session::client(tls, server_name())) else {
-            self.state.borrow_mut().lose(key, Ended::Unreachable);
-            return self.wake_flusher();
+        let mut state = self.state.borrow_mut();
+        let (Ok(stream), Ok(session)) = (dial(address, self.shared.config.limits.connect), Session::client(tls, server_name())) else {
+            return state.lose(key, Ended::Unreachable);
         };
         let fd = stream.as_raw_fd();
-        stream.set_nodelay(true).ok();
-        stream.set_tcp_keepalive(Some(KEEPALIVE), Some(KEEPALIVE), None).ok();
-        sys::set_user_timeout(fd, USER_TIMEOUT);
         let stream = Rc::new(stream);
-        let flushed = {
-            let mut state = self.state.borrow_mut();
-            if !state.core.knows(key) {
-                // Given up meanwhile.
-                return;
-            }
-            state.insert(Link::new(key, stream.clone(), fd, session, false));
-            state.begin_session(key)
-        };
+        state.insert(Link::new(key, stream.clone(), fd, session, false));
+        drop(state);
+        monoio::spawn(Self::finish_connect(self.clone(), key, stream));
+    }
+
+    async fn finish_connect(self: Rc<Self>, key: ConnKey, stream: Rc<TcpStream>) {
+        let fd = stream.as_raw_fd();
+        if stream.writable(false).await.is_err() || !sys::is_connected(fd) {
+            self.state.borrow_mut().lose(key, Ended::Unreachable);
+            return self.wake_flusher();
+        }
+        sys::set_user_timeout(fd, USER_TIMEOUT);
+        let flushed = self.state.borrow_mut().begin_session(key);
         self.start_writer(key, flushed);
         self.wake_flusher();
         Self::read(self, key, stream).await;
@@ -297,6 +299,7 @@ impl Shard {
                 match mail {
                     Mail::Adopt(connection) => self.adopt(connection),
                     Mail::Drain => self.drain(),
+                    Mail::Tick => self.tick(),
                 }
             }
             self.wake_flusher();
@@ -313,19 +316,46 @@ impl Shard {
         }
     }
 
-    async fn tick(self: Rc<Self>) {
-        loop {
-            let next = self.state.borrow().core.next_tick(Instant::now());
-            monoio::time::sleep_until(next.into()).await;
-            let mut state = self.state.borrow_mut();
-            let now = state.now();
-            state.core.handle_tick(now);
-            state.cut_slow_closes();
-            self.shared.published[self.index].set(state.core.counters());
-            drop(state);
-            self.wake_flusher();
+    fn tick(&self) {
+        if self.shared.draining.load(Ordering::Relaxed) {
+            self.drain();
+        }
+        let mut state = self.state.borrow_mut();
+        let now = state.now();
+        state.core.handle_tick(now);
+        state.cut_slow_closes();
+        let next = state.core.next_tick(now);
+        self.shared.published[self.index].set(state.core.counters(), next);
+        drop(state);
+        if let Some(acceptor) = self.paused_acceptor.take() {
+            acceptor.wake();
         }
     }
+
+    /// Waits for the next tick, after the process ran out of descriptors: no busy loop.
+    async fn pause_accepting(&self) {
+        let mut paused = false;
+        poll_fn(|context| {
+            if std::mem::replace(&mut paused, true) {
+                return Poll::Ready(());
+            }
+            self.paused_acceptor.set(Some(context.waker().clone()));
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+/// A socket on its way to `address`. The kernel gives up after `limit`.
+fn dial(address: SocketAddr, limit: Duration) -> io::Result<TcpStream> {
+    let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, Some(socket2::Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    sys::set_user_timeout(socket.as_raw_fd(), limit);
+    match socket.connect(&address.into()) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
+        _ => {}
+    }
+    Ok(tune(std::net::TcpStream::from(socket))?.0)
 }
 
 /// A socket as we want it, registered with this thread's ring.

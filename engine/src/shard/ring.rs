@@ -6,13 +6,13 @@
 //!  epoll:     epoll
 //! ```
 //!
-//! A ring is built on the thread that will use it (SINGLE_ISSUER).
+//! A ring is built on the thread that will use it (SINGLE_ISSUER). It has no timer: a wait with a timeout costs a kernel timer and
+//! two looks at the clock each time, so the control thread sends ticks instead.
 
 use std::fmt;
 use std::future::Future;
 use std::io;
 
-use monoio::time::TimeDriver;
 use monoio::{IoUringDriver, LegacyDriver, Runtime, RuntimeBuilder};
 
 use crate::config::IoDriver;
@@ -46,8 +46,8 @@ impl fmt::Display for Rung {
 
 /// A runtime on one of the rungs.
 pub(crate) enum Ring {
-    Uring(Runtime<TimeDriver<IoUringDriver>>),
-    Epoll(Runtime<TimeDriver<LegacyDriver>>),
+    Uring(Runtime<IoUringDriver>),
+    Epoll(Runtime<LegacyDriver>),
 }
 
 impl Ring {
@@ -105,9 +105,9 @@ pub(crate) fn build(rung: Rung) -> io::Result<Ring> {
             ring.setup_coop_taskrun();
         }
         Rung::Plain => {}
-        Rung::Epoll => return RuntimeBuilder::<LegacyDriver>::new().enable_timer().build().map(Ring::Epoll),
+        Rung::Epoll => return RuntimeBuilder::<LegacyDriver>::new().build().map(Ring::Epoll),
     }
-    RuntimeBuilder::<IoUringDriver>::new().uring_builder(ring).with_entries(ENTRIES).enable_timer().build().map(Ring::Uring)
+    RuntimeBuilder::<IoUringDriver>::new().uring_builder(ring).with_entries(ENTRIES).build().map(Ring::Uring)
 }
 
 #[cfg(test)]

@@ -246,10 +246,13 @@ impl State {
         let now = self.now();
         let flushed = self.flush(key);
         let Some(link) = self.link(key) else {
-            // It was still being opened.
             self.core.handle_closed(key, Ended::Unreachable, now);
             return Flushed::Done;
         };
+        if !link.session.is_established() {
+            self.lose(key, Ended::Unreachable);
+            return Flushed::Done;
+        }
         link.closing.get_or_insert(now);
         if link.is_blocked() {
             return flushed;

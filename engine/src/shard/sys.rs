@@ -52,3 +52,11 @@ pub(crate) fn set_user_timeout(fd: RawFd, limit: Duration) {
         libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, (&raw const millis).cast(), 4);
     }
 }
+
+/// Has the connect of a writable socket succeeded?
+pub(crate) fn is_connected(fd: RawFd) -> bool {
+    let (mut error, mut len) = (0i32, 4);
+    // SAFETY: the pointers are to a live i32 and to its size.
+    let asked = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &raw mut len) };
+    asked == 0 && error == 0
+}

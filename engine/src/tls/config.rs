@@ -14,15 +14,10 @@ use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{self, cipher_suite};
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{
-    CertificateDer, DnsName, InvalidDnsNameError, PrivateKeyDer, ServerName, UnixTime,
-};
+use rustls::pki_types::{CertificateDer, DnsName, InvalidDnsNameError, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::{NoServerSessionStorage, ParsedCertificate};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::{
-    CertificateError, ClientConfig, InconsistentKeys, RootCertStore, ServerConfig,
-    SupportedCipherSuite,
-};
+use rustls::{CertificateError, ClientConfig, InconsistentKeys, RootCertStore, ServerConfig, SupportedCipherSuite};
 
 /// Our preference; TLS 1.3 first, then the forward-secret AEAD suites of TLS 1.2.
 const SUITES: &[SupportedCipherSuite] = &[
@@ -42,12 +37,7 @@ const SUITES: &[SupportedCipherSuite] = &[
 const CLIENT_SESSIONS: usize = 8;
 
 /// The configuration of a listener: TLS 1.2 and 1.3, `alpn` in the order we prefer, no client certificates.
-pub fn server_config(
-    cert_pem: &[u8],
-    key_pem: &[u8],
-    alpn: &[&[u8]],
-    now: UnixTime,
-) -> Result<Arc<ServerConfig>, ConfigError> {
+pub fn server_config(cert_pem: &[u8], key_pem: &[u8], alpn: &[&[u8]], now: UnixTime) -> Result<Arc<ServerConfig>, ConfigError> {
     let provider = provider();
     let pair = pair(cert_pem, key_pem, &provider, now)?;
     let mut config = ServerConfig::builder_with_provider(provider)
@@ -99,8 +89,7 @@ pub fn check_pair(cert_pem: &[u8], key_pem: &[u8], now: UnixTime) -> Result<(), 
 
 /// The name every kube-apiserver's certificate carries; peers are verified by it, whatever their address (threats.md T7).
 pub fn server_name() -> ServerName<'static> {
-    static NAME: Result<DnsName<'static>, InvalidDnsNameError> =
-        DnsName::try_from_str("kubernetes.default.svc");
+    static NAME: Result<DnsName<'static>, InvalidDnsNameError> = DnsName::try_from_str("kubernetes.default.svc");
     const { assert!(NAME.is_ok()) }
     match &NAME {
         Ok(name) => ServerName::DnsName(name.clone()),
@@ -109,22 +98,14 @@ pub fn server_name() -> ServerName<'static> {
 }
 
 fn provider() -> Arc<CryptoProvider> {
-    Arc::new(CryptoProvider {
-        cipher_suites: SUITES.to_vec(),
-        ..aws_lc_rs::default_provider()
-    })
+    Arc::new(CryptoProvider { cipher_suites: SUITES.to_vec(), ..aws_lc_rs::default_provider() })
 }
 
 fn protocols(alpn: &[&[u8]]) -> Vec<Vec<u8>> {
     alpn.iter().map(|protocol| protocol.to_vec()).collect()
 }
 
-fn pair(
-    cert_pem: &[u8],
-    key_pem: &[u8],
-    provider: &CryptoProvider,
-    now: UnixTime,
-) -> Result<CertifiedKey, ConfigError> {
+fn pair(cert_pem: &[u8], key_pem: &[u8], provider: &CryptoProvider, now: UnixTime) -> Result<CertifiedKey, ConfigError> {
     let chain = certificates(cert_pem)?;
     let leaf = chain.first().ok_or(ConfigError::NoCertificate)?;
     check_validity(leaf, provider, now)?;
@@ -141,9 +122,7 @@ fn pair(
 
 /// Every certificate of `pem`, at least one.
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
-    let chain = CertificateDer::pem_slice_iter(pem)
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(ConfigError::Pem)?;
+    let chain = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().map_err(ConfigError::Pem)?;
     if chain.is_empty() {
         return Err(ConfigError::NoCertificate);
     }
@@ -153,9 +132,7 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, ConfigError>
 fn roots(ca_pem: &[u8]) -> Result<RootCertStore, ConfigError> {
     let mut roots = RootCertStore::empty();
     for (index, certificate) in certificates(ca_pem)?.into_iter().enumerate() {
-        roots
-            .add(certificate)
-            .map_err(|error| ConfigError::BadCertificate(index + 1, error))?;
+        roots.add(certificate).map_err(|error| ConfigError::BadCertificate(index + 1, error))?;
     }
     Ok(roots)
 }
@@ -169,13 +146,8 @@ fn is_encrypted(key_pem: &[u8]) -> bool {
 ///
 /// The verifier looks at the validity before it looks for an issuer, so with no roots at all it stops either there or at the
 /// issuer, about which this check has no opinion.
-fn check_validity(
-    leaf: &CertificateDer<'_>,
-    provider: &CryptoProvider,
-    now: UnixTime,
-) -> Result<(), ConfigError> {
-    let parsed =
-        ParsedCertificate::try_from(leaf).map_err(|error| ConfigError::BadCertificate(1, error))?;
+fn check_validity(leaf: &CertificateDer<'_>, provider: &CryptoProvider, now: UnixTime) -> Result<(), ConfigError> {
+    let parsed = ParsedCertificate::try_from(leaf).map_err(|error| ConfigError::BadCertificate(1, error))?;
     let verdict = verify_server_cert_signed_by_trust_anchor(
         &parsed,
         &RootCertStore::empty(),
@@ -184,14 +156,10 @@ fn check_validity(
         provider.signature_verification_algorithms.all,
     );
     match verdict {
-        Err(rustls::Error::InvalidCertificate(CertificateError::ExpiredContext {
-            not_after,
-            ..
-        })) => Err(ConfigError::Expired(not_after)),
-        Err(rustls::Error::InvalidCertificate(CertificateError::NotValidYetContext {
-            not_before,
-            ..
-        })) => Err(ConfigError::NotYetValid(not_before)),
+        Err(rustls::Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) => Err(ConfigError::Expired(not_after)),
+        Err(rustls::Error::InvalidCertificate(CertificateError::NotValidYetContext { not_before, .. })) => {
+            Err(ConfigError::NotYetValid(not_before))
+        }
         _ => Ok(()),
     }
 }
@@ -272,11 +240,7 @@ impl fmt::Display for Date {
         let day = day - (365 * year + year / 4 - year / 100);
         let month = (5 * day + 2) / 153;
         let day = day - (153 * month + 2) / 5 + 1;
-        let (month, carry) = if month < 10 {
-            (month + 3, 0)
-        } else {
-            (month - 9, 1)
-        };
+        let (month, carry) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
         write!(
             f,
             "{:04}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC",
@@ -312,8 +276,7 @@ mod tests {
         let (new_cert, new_key) = authority.issue(2099, 2100);
         let der_garbage = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         let key_garbage = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
-        let locked =
-            "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
+        let locked = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
         let cut = &cert[..cert.len() / 2];
         for (cert, key, expected) in [
             ("", &key[..], "no certificate in it"),
@@ -324,27 +287,12 @@ mod tests {
             (cut, &key, "not valid pem"),
             (der_garbage, &key, "certificate 1 does not parse"),
             (&cert, key_garbage, "unusable private key"),
-            (
-                &other_cert,
-                &key,
-                "the private key does not match the certificate",
-            ),
-            (
-                &old_cert,
-                &old_key,
-                "the certificate expired on 2021-01-01 00:00:00 UTC: renew it",
-            ),
-            (
-                &new_cert,
-                &new_key,
-                "the certificate is not valid before 2099-01-01 00:00:00 UTC",
-            ),
+            (&other_cert, &key, "the private key does not match the certificate"),
+            (&old_cert, &old_key, "the certificate expired on 2021-01-01 00:00:00 UTC: renew it"),
+            (&new_cert, &new_key, "the certificate is not valid before 2099-01-01 00:00:00 UTC"),
         ] {
             let text = refusal(cert, key);
-            assert!(
-                text.starts_with(expected),
-                "{text:?} should be {expected:?}"
-            );
+            assert!(text.starts_with(expected), "{text:?} should be {expected:?}");
         }
         check_pair(cert.as_bytes(), key.as_bytes(), UnixTime::now()).unwrap();
     }
@@ -355,29 +303,15 @@ mod tests {
         let (cert, key) = authority.issue(2020, 2100);
         let (ca, now) = (authority.pem(), UnixTime::now());
         let text = |ca: &str, pair: Option<(&[u8], &[u8])>| {
-            client_config(ca.as_bytes(), pair, &[], now)
-                .map(|_| ())
-                .map_err(|error| error.to_string())
+            client_config(ca.as_bytes(), pair, &[], now).map(|_| ()).map_err(|error| error.to_string())
         };
         let pair = (cert.as_bytes(), key.as_bytes());
         assert_eq!(text(&ca, None), Ok(()));
         assert_eq!(text(&[&ca[..], &ca].concat(), Some(pair)), Ok(()));
         assert!(text("", None).unwrap_err().starts_with("no certificate"));
-        let second = [
-            &ca,
-            "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
-        ]
-        .concat();
-        assert!(
-            text(&second, None)
-                .unwrap_err()
-                .starts_with("certificate 2 does not parse")
-        );
-        assert!(
-            text(&ca, Some((pair.0, b"")))
-                .unwrap_err()
-                .starts_with("no private key")
-        );
+        let second = [&ca, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"].concat();
+        assert!(text(&second, None).unwrap_err().starts_with("certificate 2 does not parse"));
+        assert!(text(&ca, Some((pair.0, b""))).unwrap_err().starts_with("no private key"));
     }
 
     #[test]

@@ -17,8 +17,7 @@ use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{
-    ConnectionState, EncodeError, EncodeTlsData, EncryptError, InsufficientSizeError,
-    UnbufferedStatus, WriteTraffic,
+    ConnectionState, EncodeError, EncodeTlsData, EncryptError, InsufficientSizeError, UnbufferedStatus, WriteTraffic,
 };
 use rustls::{ClientConfig, CommonState, ServerConfig};
 
@@ -87,13 +86,7 @@ impl Session {
     }
 
     fn new(conn: Conn) -> Self {
-        Self {
-            conn,
-            fragment: Vec::new(),
-            failed: false,
-            peer_closed: false,
-            close_sent: false,
-        }
+        Self { conn, fragment: Vec::new(), failed: false, peer_closed: false, close_sent: false }
     }
 
     /// Decrypts, in place, the whole records at the front of `wire`.
@@ -101,12 +94,7 @@ impl Session {
     /// `plain` gets the plaintext of each application-data record, in order; handshake messages and alerts are appended to
     /// `out`. What is not consumed must be presented again, unchanged, in front of the bytes that follow it; it is shorter
     /// than [`MAX_RECORD`]. After an error or `closed` everything is consumed and nothing more reaches `plain`.
-    pub fn receive(
-        &mut self,
-        wire: &mut [u8],
-        out: &mut WireBuf,
-        mut plain: impl FnMut(&[u8]),
-    ) -> Received {
+    pub fn receive(&mut self, wire: &mut [u8], out: &mut WireBuf, mut plain: impl FnMut(&[u8])) -> Received {
         if self.failed {
             return self.received(wire.len(), false, Some(TlsError::Failed));
         }
@@ -169,21 +157,11 @@ impl Session {
     }
 
     fn received(&self, consumed: usize, before: bool, error: Option<TlsError>) -> Received {
-        Received {
-            consumed,
-            established: !before && self.is_established(),
-            closed: self.peer_closed,
-            error,
-        }
+        Received { consumed, established: !before && self.is_established(), closed: self.peer_closed, error }
     }
 
     /// Gives rustls the whole records of `wire`, behind those it is not finished with; returns how many bytes they are.
-    fn decrypt(
-        &mut self,
-        wire: &mut [u8],
-        out: &mut WireBuf,
-        plain: &mut impl FnMut(&[u8]),
-    ) -> Result<usize, TlsError> {
+    fn decrypt(&mut self, wire: &mut [u8], out: &mut WireBuf, plain: &mut impl FnMut(&[u8])) -> Result<usize, TlsError> {
         // Counted before rustls moves bytes about in them.
         let whole = whole_records(wire);
         if self.fragment.is_empty() {
@@ -208,12 +186,7 @@ impl Session {
     }
 
     /// Runs rustls over `wire` until it wants more bytes; returns how many it is done with.
-    fn process(
-        &mut self,
-        wire: &mut [u8],
-        out: &mut WireBuf,
-        plain: &mut impl FnMut(&[u8]),
-    ) -> Result<usize, TlsError> {
+    fn process(&mut self, wire: &mut [u8], out: &mut WireBuf, plain: &mut impl FnMut(&[u8])) -> Result<usize, TlsError> {
         let mut done = 0;
         loop {
             let rest = wire.get_mut(done..).unwrap_or_default();
@@ -247,12 +220,8 @@ impl Session {
         let wire = &mut self.fragment[..];
         loop {
             let done = match &mut self.conn {
-                Conn::Server(conn) => {
-                    step_write(seam(|| conn.process_tls_records(wire)), write, out)
-                }
-                Conn::Client(conn) => {
-                    step_write(seam(|| conn.process_tls_records(wire)), write, out)
-                }
+                Conn::Server(conn) => step_write(seam(|| conn.process_tls_records(wire)), write, out),
+                Conn::Client(conn) => step_write(seam(|| conn.process_tls_records(wire)), write, out),
             }?;
             if done {
                 return Ok(());
@@ -280,12 +249,7 @@ impl Conn {
         }
     }
 
-    fn step(
-        &mut self,
-        wire: &mut [u8],
-        out: &mut WireBuf,
-        plain: &mut impl FnMut(&[u8]),
-    ) -> (usize, Result<Step, TlsError>) {
+    fn step(&mut self, wire: &mut [u8], out: &mut WireBuf, plain: &mut impl FnMut(&[u8])) -> (usize, Result<Step, TlsError>) {
         match self {
             Self::Server(conn) => step(seam(|| conn.process_tls_records(wire)), out, plain),
             Self::Client(conn) => step(seam(|| conn.process_tls_records(wire)), out, plain),
@@ -309,11 +273,7 @@ enum Step {
 }
 
 /// Answers one status of rustls while receiving; returns the bytes it is done with.
-fn step<D>(
-    status: UnbufferedStatus<'_, '_, D>,
-    out: &mut WireBuf,
-    plain: &mut impl FnMut(&[u8]),
-) -> (usize, Result<Step, TlsError>) {
+fn step<D>(status: UnbufferedStatus<'_, '_, D>, out: &mut WireBuf, plain: &mut impl FnMut(&[u8])) -> (usize, Result<Step, TlsError>) {
     let mut discard = status.discard;
     let step = match status.state {
         Ok(ConnectionState::ReadTraffic(mut traffic)) => loop {
@@ -326,19 +286,13 @@ fn step<D>(
                 None => break Ok(Step::Again),
             }
         },
-        Ok(ConnectionState::EncodeTlsData(mut message)) => {
-            encode(&mut message, out).map(|()| Step::Again)
-        }
+        Ok(ConnectionState::EncodeTlsData(mut message)) => encode(&mut message, out).map(|()| Step::Again),
         Ok(ConnectionState::TransmitTlsData(message)) => {
             message.done();
             Ok(Step::Again)
         }
         Ok(ConnectionState::PeerClosed) => Ok(Step::PeerClosed),
-        Ok(
-            ConnectionState::WriteTraffic(_)
-            | ConnectionState::BlockedHandshake
-            | ConnectionState::Closed,
-        ) => Ok(Step::Blocked),
+        Ok(ConnectionState::WriteTraffic(_) | ConnectionState::BlockedHandshake | ConnectionState::Closed) => Ok(Step::Blocked),
         // Early data is never accepted (`max_early_data_size` is 0).
         Ok(_) => Err(TlsError::Unexpected),
         Err(error) => Err(error.into()),
@@ -347,11 +301,7 @@ fn step<D>(
 }
 
 /// Answers one status of rustls while writing; true when `write` is in `out`.
-fn step_write<D>(
-    status: UnbufferedStatus<'_, '_, D>,
-    write: Write<'_>,
-    out: &mut WireBuf,
-) -> Result<bool, TlsError> {
+fn step_write<D>(status: UnbufferedStatus<'_, '_, D>, write: Write<'_>, out: &mut WireBuf) -> Result<bool, TlsError> {
     // `receive` has drained every message, so rustls is done with nothing new here.
     debug_assert_eq!(status.discard, 0);
     match status.state? {
@@ -382,9 +332,7 @@ fn encode<D>(message: &mut EncodeTlsData<'_, D>, out: &mut WireBuf) -> Result<()
                 out.advance(written);
                 return Ok(());
             }
-            Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size }))
-                if required_size > room =>
-            {
+            Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) if required_size > room => {
                 room = required_size;
             }
             Err(_) => return Err(TlsError::Unexpected),
@@ -392,15 +340,9 @@ fn encode<D>(message: &mut EncodeTlsData<'_, D>, out: &mut WireBuf) -> Result<()
     }
 }
 
-fn encrypt<D>(
-    traffic: &mut WriteTraffic<'_, D>,
-    write: Write<'_>,
-    out: &mut WireBuf,
-) -> Result<(), TlsError> {
+fn encrypt<D>(traffic: &mut WriteTraffic<'_, D>, write: Write<'_>, out: &mut WireBuf) -> Result<(), TlsError> {
     let mut room = match write {
-        Write::Records(plaintext) => {
-            plaintext.len() + plaintext.len().div_ceil(FRAGMENT) * OVERHEAD
-        }
+        Write::Records(plaintext) => plaintext.len() + plaintext.len().div_ceil(FRAGMENT) * OVERHEAD,
         Write::CloseNotify => 2 + OVERHEAD,
     };
     loop {
@@ -415,9 +357,7 @@ fn encrypt<D>(
                 return Ok(());
             }
             // A key update waits to go out first (RFC 8446 §4.6.3); nothing was encrypted yet.
-            Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size }))
-                if required_size > room =>
-            {
+            Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size })) if required_size > room => {
                 room = required_size;
             }
             Err(_) => return Err(TlsError::Exhausted),

@@ -72,15 +72,8 @@ struct End {
 
 impl End {
     fn new(session: Session) -> Self {
-        let mut end = Self {
-            session,
-            inbox: Vec::new(),
-            out: WireBuf::new(),
-            plain: Vec::new(),
-            established: 0,
-            closed: false,
-            error: None,
-        };
+        let mut end =
+            Self { session, inbox: Vec::new(), out: WireBuf::new(), plain: Vec::new(), established: 0, closed: false, error: None };
         end.feed(&[]);
         end
     }
@@ -88,11 +81,7 @@ impl End {
     fn feed(&mut self, bytes: &[u8]) {
         self.inbox.extend_from_slice(bytes);
         let plain = &mut self.plain;
-        let received = self
-            .session
-            .receive(&mut self.inbox, &mut self.out, |bytes| {
-                plain.extend_from_slice(bytes)
-            });
+        let received = self.session.receive(&mut self.inbox, &mut self.out, |bytes| plain.extend_from_slice(bytes));
         self.inbox.drain(..received.consumed);
         assert!(self.inbox.len() < MAX_RECORD);
         self.established += u32::from(received.established);
@@ -118,10 +107,7 @@ struct Pair {
 
 impl Pair {
     fn new(client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> Self {
-        Self {
-            client: End::new(Session::client(client, server_name()).unwrap()),
-            server: End::new(Session::server(server).unwrap()),
-        }
+        Self { client: End::new(Session::client(client, server_name()).unwrap()), server: End::new(Session::server(server).unwrap()) }
     }
 
     fn established() -> Self {
@@ -184,11 +170,7 @@ fn a_megabyte_goes_both_ways_in_both_versions_however_it_is_cut() {
             let mut pair = Pair::new(&client, &server);
             pair.exchange(|_| piece);
             pair.assert_established();
-            let sent = if piece == 1 {
-                &sent[..40_000]
-            } else {
-                &sent[..]
-            };
+            let sent = if piece == 1 { &sent[..40_000] } else { &sent[..] };
             pair.client.send(sent);
             pair.server.send(sent);
             pair.exchange(|_| piece);
@@ -218,12 +200,7 @@ fn every_record_of_a_buffer_is_plaintext_of_its_own() {
     pair.client.send(b"four");
     wire.extend_from_slice(&pair.client.take_out()[..9]);
     let mut seen = Vec::new();
-    let received = pair
-        .server
-        .session
-        .receive(&mut wire, &mut pair.server.out, |text| {
-            seen.push(text.to_vec())
-        });
+    let received = pair.server.session.receive(&mut wire, &mut pair.server.out, |text| seen.push(text.to_vec()));
     assert_eq!(seen, [&b"one"[..], b"two", b"three"]);
     assert_eq!(received.consumed, whole, "the tail is the caller's to keep");
     assert!(!received.closed && received.error.is_none() && pair.server.out.is_empty());
@@ -236,10 +213,7 @@ fn a_server_of_another_authority_is_refused_with_an_alert() {
     pair.exchange(|all| all);
     let text = pair.client.error.unwrap().to_string();
     assert!(text.contains("invalid peer certificate"), "{text}");
-    assert!(matches!(
-        pair.server.error,
-        Some(TlsError::Protocol(rustls::Error::AlertReceived(_)))
-    ));
+    assert!(matches!(pair.server.error, Some(TlsError::Protocol(rustls::Error::AlertReceived(_)))));
     let refused = pair.client.session.send(b"secret", &mut pair.client.out);
     assert_eq!(refused, Err(TlsError::Closed));
     assert!(pair.client.out.is_empty(), "nothing leaks");
@@ -279,10 +253,7 @@ fn a_forged_record_ends_the_session() {
     let tail = wire.clone();
     pair.server.feed(&[good, wire, tail].concat());
     assert_eq!(pair.server.plain, b"good");
-    assert_eq!(
-        pair.server.error,
-        Some(TlsError::Protocol(rustls::Error::DecryptError))
-    );
+    assert_eq!(pair.server.error, Some(TlsError::Protocol(rustls::Error::DecryptError)));
     assert_eq!(records(pair.server.out.filled()), 1, "one alert");
     assert!(!pair.server.session.is_established());
 }
@@ -434,10 +405,7 @@ fn the_second_connection_resumes() {
         let suite = peer.negotiated_cipher_suite().unwrap().suite();
         assert_eq!(suite, rustls::CipherSuite::TLS13_AES_128_GCM_SHA256);
     }
-    assert_eq!(
-        kinds,
-        [rustls::HandshakeKind::Full, rustls::HandshakeKind::Resumed]
-    );
+    assert_eq!(kinds, [rustls::HandshakeKind::Full, rustls::HandshakeKind::Resumed]);
 }
 
 proptest! {

@@ -16,18 +16,12 @@ pub struct WireBuf {
 impl WireBuf {
     /// An empty buffer without memory.
     pub const fn new() -> Self {
-        Self {
-            bytes: Vec::new(),
-            len: 0,
-        }
+        Self { bytes: Vec::new(), len: 0 }
     }
 
     /// An empty buffer that takes `capacity` bytes without growing.
     pub fn with_capacity(capacity: usize) -> Self {
-        Self {
-            bytes: vec![0; capacity],
-            len: 0,
-        }
+        Self { bytes: vec![0; capacity], len: 0 }
     }
 
     /// The bytes to send.

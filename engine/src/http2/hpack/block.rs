@@ -86,11 +86,7 @@ impl HeaderBlock {
     /// Appends a field of another list, with all that is known about it.
     pub fn push_field(&mut self, field: Field<'_>) {
         let name = field.stored_name();
-        let value = if field.static_index == 0 {
-            field.value
-        } else {
-            b""
-        };
+        let value = if field.static_index == 0 { field.value } else { b"" };
         let slot = Slot {
             start: narrow(self.bytes.len()),
             name_len: narrow(name.len()),
@@ -153,15 +149,7 @@ impl<'a> Field<'a> {
     /// A field with any lower-case name, known to be valid.
     #[must_use]
     pub fn new(name: &'a [u8], value: &'a [u8]) -> Self {
-        Self {
-            token: Token::of(name),
-            name,
-            value,
-            never_indexed: false,
-            valid: true,
-            static_index: 0,
-            hash: 0,
-        }
+        Self { token: Token::of(name), name, value, never_indexed: false, valid: true, static_index: 0, hash: 0 }
     }
 
     /// A field with the name that `token` stands for (empty for a token without one), known to be
@@ -170,35 +158,19 @@ impl<'a> Field<'a> {
     #[must_use]
     pub fn of(token: Token, value: &'a [u8]) -> Self {
         let name = token.name().unwrap_or_default();
-        Self {
-            token,
-            name,
-            value,
-            never_indexed: false,
-            valid: true,
-            static_index: 0,
-            hash: 0,
-        }
+        Self { token, name, value, never_indexed: false, valid: true, static_index: 0, hash: 0 }
     }
 
     /// The name if it has to be stored with the field.
     #[inline]
     pub(super) fn stored_name(&self) -> &'a [u8] {
-        if self.token.implies_name() {
-            b""
-        } else {
-            self.name
-        }
+        if self.token.implies_name() { b"" } else { self.name }
     }
 
     /// The hash, computed now if it was not before.
     #[inline]
     pub(super) fn hash(&self) -> u32 {
-        if self.hash == 0 {
-            field_hash(self.token, self.name, self.value)
-        } else {
-            self.hash
-        }
+        if self.hash == 0 { field_hash(self.token, self.name, self.value) } else { self.hash }
     }
 }
 
@@ -206,11 +178,7 @@ impl Slot {
     /// The field, its bytes in `bytes`.
     #[inline]
     pub(super) fn field<'a>(&self, bytes: &'a [u8]) -> Field<'a> {
-        let name = if self.name_len == 0 {
-            self.token.implied_name()
-        } else {
-            self.name(bytes)
-        };
+        let name = if self.name_len == 0 { self.token.implied_name() } else { self.name(bytes) };
         Field {
             token: self.token,
             name,
@@ -263,14 +231,8 @@ impl Slot {
 /// A length or position within a header list or table as the 32 bits that slots have.
 #[inline]
 pub(super) fn narrow(length: usize) -> u32 {
-    debug_assert!(
-        u32::try_from(length).is_ok(),
-        "lists are limited far below 4 GiB"
-    );
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "lists are limited far below 4 GiB"
-    )]
+    debug_assert!(u32::try_from(length).is_ok(), "lists are limited far below 4 GiB");
+    #[expect(clippy::cast_possible_truncation, reason = "lists are limited far below 4 GiB")]
     let narrow = length as u32;
     narrow
 }
@@ -287,26 +249,15 @@ mod tests {
         block.push(b"x-custom", b"");
         block.push(b"content-type", b"text/plain");
         block.push(b"x-custom", b"two");
-        let fields: Vec<_> = block
-            .iter()
-            .map(|field| (field.name, field.value))
-            .collect();
-        let want: [(&[u8], &[u8]); 4] = [
-            (b":method", b"GET"),
-            (b"x-custom", b""),
-            (b"content-type", b"text/plain"),
-            (b"x-custom", b"two"),
-        ];
+        let fields: Vec<_> = block.iter().map(|field| (field.name, field.value)).collect();
+        let want: [(&[u8], &[u8]); 4] = [(b":method", b"GET"), (b"x-custom", b""), (b"content-type", b"text/plain"), (b"x-custom", b"two")];
         assert_eq!(fields, want);
         assert_eq!(block.first(Token::CONTENT_TYPE), Some(&b"text/plain"[..]));
         assert_eq!(block.first(Token::PATH), None);
         assert_eq!(block.list_size(), 10 + 8 + 22 + 11 + 4 * 32);
         let held = block.retained();
         block.clear();
-        assert_eq!(
-            (block.len(), block.list_size(), block.retained()),
-            (0, 0, held)
-        );
+        assert_eq!((block.len(), block.list_size(), block.retained()), (0, 0, held));
     }
 
     #[test]
@@ -314,17 +265,8 @@ mod tests {
         let mut block = HeaderBlock::default();
         block.push(b"x_kubernetes_peer_proxied", b"true");
         block.push_token(Token::PEER_PROXIED, b"true");
-        let names: Vec<_> = block
-            .iter()
-            .map(|field| (field.token, field.name))
-            .collect();
-        assert_eq!(
-            names[0],
-            (Token::PEER_PROXIED, &b"x_kubernetes_peer_proxied"[..])
-        );
-        assert_eq!(
-            names[1],
-            (Token::PEER_PROXIED, &b"x-kubernetes-peer-proxied"[..])
-        );
+        let names: Vec<_> = block.iter().map(|field| (field.token, field.name)).collect();
+        assert_eq!(names[0], (Token::PEER_PROXIED, &b"x_kubernetes_peer_proxied"[..]));
+        assert_eq!(names[1], (Token::PEER_PROXIED, &b"x-kubernetes-peer-proxied"[..]));
     }
 }

@@ -52,10 +52,7 @@ impl Decoder {
     /// only if the peer knows before its first block.
     #[must_use]
     pub fn new(max_table_size: usize) -> Self {
-        Self {
-            table: Table::new(max_table_size.min(DEFAULT_TABLE_SIZE)),
-            size_limit: max_table_size,
-        }
+        Self { table: Table::new(max_table_size.min(DEFAULT_TABLE_SIZE)), size_limit: max_table_size }
     }
 
     /// Decodes one whole block (HEADERS with all its CONTINUATIONs) and appends its fields to
@@ -69,12 +66,7 @@ impl Decoder {
     /// # Errors
     /// The block is not HPACK, or not in step with the table. The connection cannot go on; what
     /// `out` holds is undefined.
-    pub fn decode(
-        &mut self,
-        block: &[u8],
-        max_list_size: usize,
-        out: &mut HeaderBlock,
-    ) -> Result<Decoded, HpackError> {
+    pub fn decode(&mut self, block: &[u8], max_list_size: usize, out: &mut HeaderBlock) -> Result<Decoded, HpackError> {
         let mut rest = self.size_updates(block)?;
         let mut left = Some(max_list_size.min(u32::MAX as usize / 2));
         while let Some((&first, after)) = rest.split_first() {
@@ -82,32 +74,18 @@ impl Decoder {
             if first & 0x80 != 0 {
                 self.indexed(integer::read(first, 0x7F, &mut rest)?, &mut left, out)?;
             } else if first & 0x40 != 0 {
-                let (slot, start) = self.literal(
-                    integer::read(first, 0x3F, &mut rest)?,
-                    false,
-                    &mut rest,
-                    out,
-                )?;
+                let (slot, start) = self.literal(integer::read(first, 0x3F, &mut rest)?, false, &mut rest, out)?;
                 let slot = self.insert(slot, out);
                 store(slot, start, &mut left, out);
             } else if first & 0x20 == 0 {
                 let never_indexed = first & 0x10 != 0;
-                let (slot, start) = self.literal(
-                    integer::read(first, 0x0F, &mut rest)?,
-                    never_indexed,
-                    &mut rest,
-                    out,
-                )?;
+                let (slot, start) = self.literal(integer::read(first, 0x0F, &mut rest)?, never_indexed, &mut rest, out)?;
                 store(slot, start, &mut left, out);
             } else {
                 return Err(HpackError::SizeUpdateNotFirst);
             }
         }
-        Ok(if left.is_some() {
-            Decoded::Complete
-        } else {
-            Decoded::TooLarge
-        })
+        Ok(if left.is_some() { Decoded::Complete } else { Decoded::TooLarge })
     }
 
     /// Reads the size updates at the start of `block` (RFC 7541 §4.2); what is left are fields.
@@ -129,28 +107,12 @@ impl Decoder {
     /// An indexed field (RFC 7541 §6.1). `left` is what the list may still grow by; `None` once it
     /// was too large.
     #[inline]
-    fn indexed(
-        &self,
-        index: usize,
-        left: &mut Option<usize>,
-        out: &mut HeaderBlock,
-    ) -> Result<(), HpackError> {
+    fn indexed(&self, index: usize, left: &mut Option<usize>, out: &mut HeaderBlock) -> Result<(), HpackError> {
         let (slot, stored, size) = match reference(index)? {
             Reference::Static(index) => {
                 let token = static_table::token(index);
-                let size = token.implied_name().len()
-                    + static_table::value(index).len()
-                    + super::FIELD_OVERHEAD;
-                (
-                    Slot {
-                        token,
-                        static_index: index,
-                        valid: true,
-                        ..Slot::default()
-                    },
-                    &[][..],
-                    size,
-                )
+                let size = token.implied_name().len() + static_table::value(index).len() + super::FIELD_OVERHEAD;
+                (Slot { token, static_index: index, valid: true, ..Slot::default() }, &[][..], size)
             }
             Reference::Dynamic(age) => {
                 let slot = self.table.slot(age).ok_or(HpackError::InvalidIndex)?;
@@ -169,13 +131,7 @@ impl Decoder {
 
     /// A literal whose name is `index`, or spelled out if that is 0. Its bytes are put at the end
     /// of the buffer of `out`, from the returned position on.
-    fn literal(
-        &self,
-        index: usize,
-        never_indexed: bool,
-        rest: &mut &[u8],
-        out: &mut HeaderBlock,
-    ) -> Result<(Slot, usize), HpackError> {
+    fn literal(&self, index: usize, never_indexed: bool, rest: &mut &[u8], out: &mut HeaderBlock) -> Result<(Slot, usize), HpackError> {
         let buffer = out.buffer();
         let start = buffer.len();
         let (token, name_valid) = self.name(index, rest, buffer)?;
@@ -195,12 +151,7 @@ impl Decoder {
 
     /// The name of a literal: its token and whether it is valid; its bytes are appended if the
     /// token does not imply them.
-    fn name(
-        &self,
-        index: usize,
-        rest: &mut &[u8],
-        buffer: &mut Vec<u8>,
-    ) -> Result<(Token, bool), HpackError> {
+    fn name(&self, index: usize, rest: &mut &[u8], buffer: &mut Vec<u8>) -> Result<(Token, bool), HpackError> {
         if index == 0 {
             let start = buffer.len();
             string(rest, buffer)?;
@@ -219,10 +170,7 @@ impl Decoder {
                 let name = slot.name(self.table.bytes());
                 buffer.extend_from_slice(name);
                 // An entry may be invalid by its value alone.
-                Ok((
-                    slot.token,
-                    slot.valid || slot.token.implies_name() || valid_name(name),
-                ))
+                Ok((slot.token, slot.valid || slot.token.implies_name() || valid_name(name)))
             }
         }
     }
@@ -232,10 +180,7 @@ impl Decoder {
     fn insert(&mut self, slot: Slot, out: &mut HeaderBlock) -> Slot {
         let buffer = out.buffer();
         let (name, value) = (slot.name(buffer), slot.value(buffer));
-        let slot = Slot {
-            hash: field_hash(slot.token, name, value),
-            ..slot
-        };
+        let slot = Slot { hash: field_hash(slot.token, name, value), ..slot };
         self.table.insert(slot, name, value);
         slot
     }

@@ -67,14 +67,7 @@ static POLICY: [Policy; 128] = {
         Token::RANGE,
         Token::TRACEPARENT,
     ];
-    let never = [
-        Token::AUTHORIZATION,
-        Token::PROXY_AUTHORIZATION,
-        Token::COOKIE,
-        Token::SET_COOKIE,
-        Token::X_REMOTE,
-        Token::IMPERSONATE,
-    ];
+    let never = [Token::AUTHORIZATION, Token::PROXY_AUTHORIZATION, Token::COOKIE, Token::SET_COOKIE, Token::X_REMOTE, Token::IMPERSONATE];
     let mut at = 0;
     while at < plain.len() {
         policy[plain[at].number() as usize] = Policy::Plain;
@@ -98,12 +91,7 @@ impl Encoder {
     /// An encoder with the protocol's initial table size. Allocates with the first table entry.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            table: Table::new(DEFAULT_TABLE_SIZE),
-            resize: None,
-            newest: Vec::new(),
-            older: Vec::new(),
-        }
+        Self { table: Table::new(DEFAULT_TABLE_SIZE), resize: None, newest: Vec::new(), older: Vec::new() }
     }
 
     /// Takes the peer's SETTINGS_HEADER_TABLE_SIZE; more than 4,096 is not used. The next block
@@ -134,11 +122,7 @@ impl Encoder {
             known => known,
         };
         if static_index != 0 {
-            debug_assert_eq!(
-                static_table::value(static_index),
-                field.value,
-                "the field was changed"
-            );
+            debug_assert_eq!(static_table::value(static_index), field.value, "the field was changed");
             return out.push(0x80 | static_index);
         }
         if policy == Policy::Plain {
@@ -163,18 +147,14 @@ impl Encoder {
     /// The age of the table entry that is `field`.
     #[inline]
     fn find(&self, field: &Field<'_>, hash: u32) -> Option<usize> {
-        let mut number = *self
-            .newest
-            .get(hash as usize & self.newest.len().wrapping_sub(1))?;
+        let mut number = *self.newest.get(hash as usize & self.newest.len().wrapping_sub(1))?;
         let mut age = self.table.age(number);
         loop {
             let slot = self.table.slot(age)?;
             if slot.hash == hash && self.table.is(slot, field) {
                 return Some(age);
             }
-            number = *self
-                .older
-                .get(number as usize & self.older.len().wrapping_sub(1))?;
+            number = *self.older.get(number as usize & self.older.len().wrapping_sub(1))?;
             let next = self.table.age(number);
             // Numbers wrap: one that was evicted 2^32 entries ago looks alive. Ages that only grow
             // end the walk all the same.
@@ -224,14 +204,8 @@ impl Encoder {
         if known != 0 {
             return usize::from(known);
         }
-        let has_name = |&age: &usize| {
-            self.table
-                .slot(age)
-                .is_some_and(|slot| self.table.has_name(slot, field))
-        };
-        (0..NAME_SEARCH)
-            .find(has_name)
-            .map_or(0, |age| static_table::STATIC_LEN + age)
+        let has_name = |&age: &usize| self.table.slot(age).is_some_and(|slot| self.table.has_name(slot, field));
+        (0..NAME_SEARCH).find(has_name).map_or(0, |age| static_table::STATIC_LEN + age)
     }
 
     /// Makes the entry `number`, which is the newest, one that [`Encoder::find`] finds.
@@ -301,44 +275,24 @@ mod tests {
     #[test]
     fn repeats_cost_one_byte() {
         let mut encoder = Encoder::new();
-        let fields = [
-            (":method", "GET"),
-            ("user-agent", "kubectl"),
-            ("x-custom", "1"),
-            ("date", "now"),
-            ("te", "trailers"),
-        ];
+        let fields = [(":method", "GET"), ("user-agent", "kubectl"), ("x-custom", "1"), ("date", "now"), ("te", "trailers")];
         assert!(block(&mut encoder, &fields).len() > 20);
         assert_eq!(block(&mut encoder, &fields), [0x82, 0xC1, 0xC0, 0xBF, 0xBE]);
         let renamed = block(&mut encoder, &[("x-custom", "2")]);
-        assert_eq!(
-            renamed,
-            [0x40 | 0x3F, 1, 1, b'2'],
-            "the name comes from the dynamic table"
-        );
+        assert_eq!(renamed, [0x40 | 0x3F, 1, 1, b'2'], "the name comes from the dynamic table");
     }
 
     #[test]
     fn credentials_are_never_indexed() {
         let mut encoder = Encoder::new();
-        for name in [
-            "authorization",
-            "proxy-authorization",
-            "cookie",
-            "set-cookie",
-            "x-remote-user",
-            "impersonate-user",
-        ] {
+        for name in ["authorization", "proxy-authorization", "cookie", "set-cookie", "x-remote-user", "impersonate-user"] {
             for _ in 0..2 {
                 let out = block(&mut encoder, &[(name, "secret"), (name, "")]);
                 assert_eq!(out[0] & 0xF0, 0x10, "{name}");
                 assert!(out.ends_with(b"\0"), "an empty value is no exception");
             }
         }
-        let arrived = Field {
-            never_indexed: true,
-            ..Field::new(b":path", b"/")
-        };
+        let arrived = Field { never_indexed: true, ..Field::new(b":path", b"/") };
         let mut out = Vec::new();
         encoder.field(arrived, &mut out);
         assert_eq!(out, [0x14, 1, b'/']);
@@ -348,13 +302,7 @@ mod tests {
     #[test]
     fn changing_fields_stay_out_of_the_table() {
         let mut encoder = Encoder::new();
-        let fields = [
-            (":path", "/api"),
-            ("content-length", "12"),
-            ("audit-id", "a"),
-            ("etag", "e"),
-            ("traceparent", "t"),
-        ];
+        let fields = [(":path", "/api"), ("content-length", "12"), ("audit-id", "a"), ("etag", "e"), ("traceparent", "t")];
         let out = block(&mut encoder, &fields);
         assert_eq!(out[..6], [0x04, 4, b'/', b'a', b'p', b'i']);
         assert_eq!(encoder.table.count(), 0);
@@ -374,20 +322,12 @@ mod tests {
     fn size_updates_are_the_smallest_then_the_last() {
         let mut encoder = Encoder::new();
         encoder.set_max_table_size(65_536);
-        assert_eq!(
-            block(&mut encoder, &[]),
-            [],
-            "4,096 is what both ends start with"
-        );
+        assert_eq!(block(&mut encoder, &[]), [], "4,096 is what both ends start with");
         encoder.set_max_table_size(0);
         encoder.set_max_table_size(100);
         encoder.set_max_table_size(30);
         assert_eq!(block(&mut encoder, &[]), [0x20, 0x3E]);
-        assert_eq!(
-            block(&mut encoder, &[("a", "b")]),
-            [0, 1, b'a', 1, b'b'],
-            "nothing fits"
-        );
+        assert_eq!(block(&mut encoder, &[("a", "b")]), [0, 1, b'a', 1, b'b'], "nothing fits");
         encoder.set_max_table_size(1 << 20);
         assert_eq!(block(&mut encoder, &[]), [0x3F, 0xE1, 0x1F]);
         assert_eq!(block(&mut encoder, &[]), []);
@@ -396,13 +336,6 @@ mod tests {
     #[test]
     fn an_idle_encoder_holds_no_memory() {
         let encoder = Encoder::new();
-        assert_eq!(
-            (
-                encoder.newest.capacity(),
-                encoder.older.capacity(),
-                encoder.table.ring_len()
-            ),
-            (0, 0, 0)
-        );
+        assert_eq!((encoder.newest.capacity(), encoder.older.capacity(), encoder.table.ring_len()), (0, 0, 0));
     }
 }

@@ -11,11 +11,7 @@ const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
 /// Hash of a whole field; never 0, which means "not computed yet".
 #[inline]
 pub(super) fn field_hash(token: Token, name: &[u8], value: &[u8]) -> u32 {
-    let seed = if token.implies_name() {
-        u64::from(token.number())
-    } else {
-        absorb(FACTOR, name)
-    };
+    let seed = if token.implies_name() { u64::from(token.number()) } else { absorb(FACTOR, name) };
     let hash = (absorb(seed, value) >> 32) as u32;
     hash.max(1)
 }
@@ -32,13 +28,10 @@ fn absorb(seed: u64, bytes: &[u8]) -> u64 {
         }
         mix(state ^ u64::from_le_bytes(*last))
     } else if let (Some(head), Some(tail)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
-        let word =
-            u64::from(u32::from_le_bytes(*head)) << 32 | u64::from(u32::from_le_bytes(*tail));
+        let word = u64::from(u32::from_le_bytes(*head)) << 32 | u64::from(u32::from_le_bytes(*tail));
         mix(state ^ word)
     } else {
-        let word = bytes
-            .iter()
-            .fold(0, |word, &byte| word << 8 | u64::from(byte));
+        let word = bytes.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
         mix(state ^ word)
     }
 }
@@ -46,10 +39,7 @@ fn absorb(seed: u64, bytes: &[u8]) -> u64 {
 #[inline]
 fn mix(word: u64) -> u64 {
     let product = u128::from(word) * u128::from(FACTOR);
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "folds the two halves of the product"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "folds the two halves of the product")]
     let folded = product as u64 ^ (product >> 64) as u64;
     folded
 }
@@ -67,10 +57,7 @@ mod tests {
                 assert!(seen.insert(field_hash(Token::OTHER, name, &value)));
                 for at in 0..length {
                     value[at] ^= 1;
-                    assert!(
-                        seen.insert(field_hash(Token::OTHER, name, &value)),
-                        "{length} {at}"
-                    );
+                    assert!(seen.insert(field_hash(Token::OTHER, name, &value)), "{length} {at}");
                     value[at] ^= 1;
                 }
             }

@@ -38,10 +38,7 @@ const STEPS_PER_LOAD: usize = 4;
 
 /// Bytes that `bytes` takes when coded.
 pub(super) fn encoded_len(bytes: &[u8]) -> usize {
-    let bits: usize = bytes
-        .iter()
-        .map(|&byte| usize::from(LENGTHS[usize::from(byte)]))
-        .sum();
+    let bits: usize = bytes.iter().map(|&byte| usize::from(LENGTHS[usize::from(byte)])).sum();
     bits.div_ceil(8)
 }
 
@@ -106,12 +103,7 @@ fn decode_into(coded: &[u8], out: &mut [u8]) -> Result<usize, HpackError> {
 }
 
 /// The last `left` bits, fewer than 64, where each code has to be checked to lie within the string.
-fn decode_end(
-    coded: &[u8],
-    mut left: usize,
-    out: &mut [u8],
-    mut written: usize,
-) -> Result<usize, HpackError> {
+fn decode_end(coded: &[u8], mut left: usize, out: &mut [u8], mut written: usize) -> Result<usize, HpackError> {
     let mut window = load_last(coded, left);
     while left > 0 {
         let step = STEPS[(window >> (64 - STEP)) as usize];
@@ -123,11 +115,7 @@ fn decode_end(
             // Padding: fewer than 8 bits, all ones (§5.2). No code is that short and all ones.
             return Ok(written);
         } else {
-            let (byte, bits) = if step.is_long() {
-                decode_long(window)?
-            } else {
-                step.first()
-            };
+            let (byte, bits) = if step.is_long() { decode_long(window)? } else { step.first() };
             if bits > left {
                 return Err(HpackError::InvalidHuffman);
             }
@@ -155,9 +143,7 @@ fn load(coded: &[u8], bit: usize) -> u64 {
 fn load_last(coded: &[u8], left: usize) -> u64 {
     let last = match coded.last_chunk::<8>() {
         Some(word) => u64::from_be_bytes(*word),
-        None => coded
-            .iter()
-            .fold(0, |word, &byte| word << 8 | u64::from(byte)),
+        None => coded.iter().fold(0, |word, &byte| word << 8 | u64::from(byte)),
     };
     let ones = u64::MAX >> left;
     // In two shifts, since `left` may be 0.
@@ -173,9 +159,7 @@ fn decode_long(window: u64) -> Result<(u8, usize), HpackError> {
         let rank = code.wrapping_sub(FIRST_CODE[bits] as usize);
         if rank < COUNT[bits] {
             // 30 ones are EOS, which may not occur (§5.2): its rank is the 257th, behind the table.
-            let byte = BY_RANK
-                .get(FIRST_RANK[bits] + rank)
-                .ok_or(HpackError::InvalidHuffman)?;
+            let byte = BY_RANK.get(FIRST_RANK[bits] + rank).ok_or(HpackError::InvalidHuffman)?;
             return Ok((*byte, bits));
         }
     }
@@ -244,16 +228,8 @@ struct Step(u32);
 
 impl Step {
     const fn new(bits: usize, symbols: usize, bytes: [u8; 2]) -> Self {
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "bits <= STEP, symbols <= 2"
-        )]
-        Self(u32::from_le_bytes([
-            bits as u8,
-            symbols as u8,
-            bytes[0],
-            bytes[1],
-        ]))
+        #[expect(clippy::cast_possible_truncation, reason = "bits <= STEP, symbols <= 2")]
+        Self(u32::from_le_bytes([bits as u8, symbols as u8, bytes[0], bytes[1]]))
     }
 
     #[inline]
@@ -335,22 +311,11 @@ mod tests {
 
     #[test]
     fn codes_of_appendix_b() {
-        let sample = [
-            (b'0', 0),
-            (b'a', 3),
-            (b' ', 0x14),
-            (b':', 0x5C),
-            (b'&', 0xF8),
-            (b'?', 0x3FC),
-            (b'\\', 0x7FFF0),
-        ];
+        let sample = [(b'0', 0), (b'a', 3), (b' ', 0x14), (b':', 0x5C), (b'&', 0xF8), (b'?', 0x3FC), (b'\\', 0x7FFF0)];
         for (byte, code) in sample {
             assert_eq!(CODES[usize::from(byte)], code, "{byte}");
         }
-        assert_eq!(
-            (CODES[0], CODES[22], CODES[255], CODES[249]),
-            (0x1FF8, 0x3FFF_FFFE, 0x3FF_FFEE, 0xFFF_FFFE)
-        );
+        assert_eq!((CODES[0], CODES[22], CODES[255], CODES[249]), (0x1FF8, 0x3FFF_FFFE, 0x3FF_FFEE, 0xFFF_FFFE));
     }
 
     #[test]
@@ -358,21 +323,9 @@ mod tests {
         assert_eq!(decoded(b""), Ok(vec![]));
         assert_eq!(decoded(&[0x1F]), Ok(b"a".to_vec()));
         assert_eq!(decoded(&[0x1E]), Err(HpackError::InvalidHuffman));
-        assert_eq!(
-            decoded(&[0x1F, 0xFF]),
-            Err(HpackError::InvalidHuffman),
-            "11 bits of padding"
-        );
-        assert_eq!(
-            decoded(&[0xFF]),
-            Err(HpackError::InvalidHuffman),
-            "8 bits of padding"
-        );
-        assert_eq!(
-            decoded(&[0x00]),
-            Err(HpackError::InvalidHuffman),
-            "padding of zeros"
-        );
+        assert_eq!(decoded(&[0x1F, 0xFF]), Err(HpackError::InvalidHuffman), "11 bits of padding");
+        assert_eq!(decoded(&[0xFF]), Err(HpackError::InvalidHuffman), "8 bits of padding");
+        assert_eq!(decoded(&[0x00]), Err(HpackError::InvalidHuffman), "padding of zeros");
     }
 
     #[test]

@@ -8,11 +8,7 @@ use super::HpackError;
 #[inline]
 pub(super) fn read(first: u8, mask: u8, rest: &mut &[u8]) -> Result<usize, HpackError> {
     let value = first & mask;
-    if value < mask {
-        Ok(usize::from(value))
-    } else {
-        read_long(mask, rest)
-    }
+    if value < mask { Ok(usize::from(value)) } else { read_long(mask, rest) }
 }
 
 fn read_long(mask: u8, rest: &mut &[u8]) -> Result<usize, HpackError> {
@@ -65,25 +61,7 @@ mod tests {
     #[test]
     fn round_trips_at_the_edges() {
         for mask in [0x0F, 0x1F, 0x3F, 0x7F] {
-            for value in [
-                0,
-                1,
-                14,
-                15,
-                16,
-                30,
-                31,
-                32,
-                62,
-                63,
-                126,
-                127,
-                128,
-                255,
-                4096,
-                1 << 20,
-                (1 << 28) - 1,
-            ] {
+            for value in [0, 1, 14, 15, 16, 30, 31, 32, 62, 63, 126, 127, 128, 255, 4096, 1 << 20, (1 << 28) - 1] {
                 let mut out = Vec::new();
                 write(value, 0, mask, &mut out);
                 let mut rest = &out[1..];
@@ -95,17 +73,8 @@ mod tests {
 
     #[test]
     fn too_long_or_cut_is_an_error() {
-        assert_eq!(
-            read(0x7F, 0x7F, &mut &[0xFF, 0xFF, 0xFF, 0xFF, 0x00][..]),
-            Err(HpackError::IntegerOverflow)
-        );
-        assert_eq!(
-            read(0x7F, 0x7F, &mut &[0x80, 0x80, 0x80, 0x80, 0x00][..]),
-            Err(HpackError::IntegerOverflow)
-        );
-        assert_eq!(
-            read(0x7F, 0x7F, &mut &[0x80][..]),
-            Err(HpackError::Truncated)
-        );
+        assert_eq!(read(0x7F, 0x7F, &mut &[0xFF, 0xFF, 0xFF, 0xFF, 0x00][..]), Err(HpackError::IntegerOverflow));
+        assert_eq!(read(0x7F, 0x7F, &mut &[0x80, 0x80, 0x80, 0x80, 0x00][..]), Err(HpackError::IntegerOverflow));
+        assert_eq!(read(0x7F, 0x7F, &mut &[0x80][..]), Err(HpackError::Truncated));
     }
 }

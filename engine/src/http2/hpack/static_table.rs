@@ -63,9 +63,7 @@ pub(super) fn find(token: Token, value: &[u8]) -> u8 {
 }
 
 fn among(mut indices: std::ops::RangeInclusive<u8>, value: &[u8]) -> u8 {
-    indices
-        .find(|&index| VALUES[usize::from(index) % 64] == value)
-        .unwrap_or(0)
+    indices.find(|&index| VALUES[usize::from(index) % 64] == value).unwrap_or(0)
 }
 
 #[cfg(test)]

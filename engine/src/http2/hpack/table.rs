@@ -31,15 +31,7 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn new(size_max: usize) -> Self {
-        Self {
-            ring: Vec::new(),
-            bytes: Vec::new(),
-            live: 0,
-            next: 0,
-            count: 0,
-            size: 0,
-            size_max,
-        }
+        Self { ring: Vec::new(), bytes: Vec::new(), live: 0, next: 0, count: 0, size: 0, size_max }
     }
 
     /// The largest sum of entry sizes allowed now.
@@ -81,8 +73,7 @@ impl Table {
         if age >= self.count {
             return None;
         }
-        self.ring
-            .get((self.next as usize).wrapping_sub(1).wrapping_sub(age) & (self.ring.len() - 1))
+        self.ring.get((self.next as usize).wrapping_sub(1).wrapping_sub(age) & (self.ring.len() - 1))
     }
 
     /// The buffer that the slots point into.
@@ -94,16 +85,13 @@ impl Table {
     /// Whether the entry in `slot` is `field`.
     #[inline]
     pub(super) fn is(&self, slot: &Slot, field: &Field<'_>) -> bool {
-        slot.token == field.token
-            && slot.value(&self.bytes) == field.value
-            && self.has_name(slot, field)
+        slot.token == field.token && slot.value(&self.bytes) == field.value && self.has_name(slot, field)
     }
 
     /// Whether the entry in `slot` has the name of `field`.
     #[inline]
     pub(super) fn has_name(&self, slot: &Slot, field: &Field<'_>) -> bool {
-        slot.token == field.token
-            && (slot.token.implies_name() || slot.name(&self.bytes) == field.name)
+        slot.token == field.token && (slot.token.implies_name() || slot.name(&self.bytes) == field.name)
     }
 
     /// Changes the size allowed, evicting what no longer fits (RFC 7541 §4.3).
@@ -126,10 +114,7 @@ impl Table {
         }
         self.make_room(slot.stored_len());
         let at = self.next as usize & (self.ring.len() - 1);
-        self.ring[at] = Slot {
-            start: narrow(self.bytes.len()),
-            ..slot
-        };
+        self.ring[at] = Slot { start: narrow(self.bytes.len()), ..slot };
         self.bytes.extend_from_slice(name);
         self.bytes.extend_from_slice(value);
         self.next = self.next.wrapping_add(1);
@@ -175,8 +160,7 @@ impl Table {
         let mut ring = vec![Slot::default(); ring_len];
         for age in 0..self.count {
             if let Some(slot) = self.slot(age) {
-                ring[(self.next as usize).wrapping_sub(1).wrapping_sub(age) & (ring_len - 1)] =
-                    *slot;
+                ring[(self.next as usize).wrapping_sub(1).wrapping_sub(age) & (ring_len - 1)] = *slot;
             }
         }
         self.ring = ring;
@@ -192,12 +176,7 @@ mod tests {
 
     fn slot(name: &[u8], value: &[u8]) -> Slot {
         let (name_len, value_len) = (narrow(name.len()), narrow(value.len()));
-        Slot {
-            name_len,
-            value_len,
-            token: Token::OTHER,
-            ..Slot::default()
-        }
+        Slot { name_len, value_len, token: Token::OTHER, ..Slot::default() }
     }
 
     #[test]
@@ -219,10 +198,7 @@ mod tests {
             let newest = table.slot(0).map(|slot| slot.value(table.bytes()));
             assert_eq!(newest, Some(&[value][..]));
         }
-        let all: Vec<_> = (0..100)
-            .filter_map(|age| table.slot(age))
-            .map(|slot| slot.value(table.bytes())[0])
-            .collect();
+        let all: Vec<_> = (0..100).filter_map(|age| table.slot(age)).map(|slot| slot.value(table.bytes())[0]).collect();
         assert_eq!(all, (0..100).rev().collect::<Vec<_>>());
     }
 

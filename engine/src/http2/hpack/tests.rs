@@ -7,38 +7,20 @@ use super::*;
 type Pair = (Vec<u8>, Vec<u8>);
 
 /// A block in hex, the list in it, the dynamic table after it (newest first), and the table's size.
-type Example<'a> = (
-    &'a str,
-    &'a [(&'a str, &'a str)],
-    &'a [(&'a str, &'a str)],
-    usize,
-);
+type Example<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [(&'a str, &'a str)], usize);
 
 fn hex(text: &str) -> Vec<u8> {
-    let digits: Vec<u8> = text
-        .bytes()
-        .filter(|byte| !byte.is_ascii_whitespace())
-        .collect();
-    let digit =
-        |byte: u8| u8::try_from(char::from(byte).to_digit(16).expect("hex")).expect("small");
-    digits
-        .chunks(2)
-        .map(|pair| digit(pair[0]) << 4 | digit(pair[1]))
-        .collect()
+    let digits: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    let digit = |byte: u8| u8::try_from(char::from(byte).to_digit(16).expect("hex")).expect("small");
+    digits.chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
 }
 
 fn pairs(block: &HeaderBlock) -> Vec<Pair> {
-    block
-        .iter()
-        .map(|field| (field.name.to_vec(), field.value.to_vec()))
-        .collect()
+    block.iter().map(|field| (field.name.to_vec(), field.value.to_vec())).collect()
 }
 
 fn owned(fields: &[(&str, &str)]) -> Vec<Pair> {
-    fields
-        .iter()
-        .map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec()))
-        .collect()
+    fields.iter().map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec())).collect()
 }
 
 /// Decodes the blocks in turn; after each the list and the dynamic table have to be as given.
@@ -47,19 +29,10 @@ fn expect_blocks(table_size: usize, blocks: &[Example<'_>]) {
     let mut out = HeaderBlock::default();
     for (block, fields, entries, size) in blocks {
         out.clear();
-        assert_eq!(
-            decoder.decode(&hex(block), usize::MAX, &mut out),
-            Ok(Decoded::Complete)
-        );
+        assert_eq!(decoder.decode(&hex(block), usize::MAX, &mut out), Ok(Decoded::Complete));
         assert_eq!(pairs(&out), owned(fields));
         assert!(out.iter().all(|field| field.valid));
-        assert_eq!(
-            out.list_size(),
-            fields
-                .iter()
-                .map(|(name, value)| name.len() + value.len() + 32)
-                .sum()
-        );
+        assert_eq!(out.list_size(), fields.iter().map(|(name, value)| name.len() + value.len() + 32).sum());
         let table = decoder.table();
         let held: Vec<Pair> = (0..table.count())
             .map(|age| table.slot(age).expect("live").field(table.bytes()))
@@ -73,66 +46,27 @@ fn expect_blocks(table_size: usize, blocks: &[Example<'_>]) {
 #[test]
 fn appendix_c_2_representations() {
     let custom = [("custom-key", "custom-header")];
-    expect_blocks(
-        4096,
-        &[(
-            "400a 6375 7374 6f6d 2d6b 6579 0d63 7573 746f 6d2d 6865 6164 6572",
-            &custom,
-            &custom,
-            55,
-        )],
-    );
-    expect_blocks(
-        4096,
-        &[(
-            "040c 2f73 616d 706c 652f 7061 7468",
-            &[(":path", "/sample/path")],
-            &[],
-            0,
-        )],
-    );
-    expect_blocks(
-        4096,
-        &[(
-            "1008 7061 7373 776f 7264 0673 6563 7265 74",
-            &[("password", "secret")],
-            &[],
-            0,
-        )],
-    );
+    expect_blocks(4096, &[("400a 6375 7374 6f6d 2d6b 6579 0d63 7573 746f 6d2d 6865 6164 6572", &custom, &custom, 55)]);
+    expect_blocks(4096, &[("040c 2f73 616d 706c 652f 7061 7468", &[(":path", "/sample/path")], &[], 0)]);
+    expect_blocks(4096, &[("1008 7061 7373 776f 7264 0673 6563 7265 74", &[("password", "secret")], &[], 0)]);
     expect_blocks(4096, &[("82", &[(":method", "GET")], &[], 0)]);
 }
 
 #[test]
 fn never_indexed_is_kept() {
     let mut out = HeaderBlock::default();
-    let block =
-        hex("1008 7061 7373 776f 7264 0673 6563 7265 74 040c 2f73 616d 706c 652f 7061 7468");
-    assert_eq!(
-        Decoder::new(4096).decode(&block, usize::MAX, &mut out),
-        Ok(Decoded::Complete)
-    );
-    assert_eq!(
-        out.iter()
-            .map(|field| field.never_indexed)
-            .collect::<Vec<_>>(),
-        [true, false]
-    );
+    let block = hex("1008 7061 7373 776f 7264 0673 6563 7265 74 040c 2f73 616d 706c 652f 7061 7468");
+    assert_eq!(Decoder::new(4096).decode(&block, usize::MAX, &mut out), Ok(Decoded::Complete));
+    assert_eq!(out.iter().map(|field| field.never_indexed).collect::<Vec<_>>(), [true, false]);
     let mut encoded = Vec::new();
     let mut encoder = Encoder::new();
-    out.iter()
-        .for_each(|field| encoder.field(field, &mut encoded));
+    out.iter().for_each(|field| encoder.field(field, &mut encoded));
     assert_eq!(encoded, block);
 }
 
 #[test]
 fn appendix_c_3_and_c_4_requests() {
-    let first = [
-        (":method", "GET"),
-        (":scheme", "http"),
-        (":path", "/"),
-        (":authority", "www.example.com"),
-    ];
+    let first = [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "www.example.com")];
     let mut second = first.to_vec();
     second.push(("cache-control", "no-cache"));
     let third = [
@@ -142,11 +76,7 @@ fn appendix_c_3_and_c_4_requests() {
         (":authority", "www.example.com"),
         ("custom-key", "custom-value"),
     ];
-    let entries = [
-        ("custom-key", "custom-value"),
-        ("cache-control", "no-cache"),
-        (":authority", "www.example.com"),
-    ];
+    let entries = [("custom-key", "custom-value"), ("cache-control", "no-cache"), (":authority", "www.example.com")];
     let plain = [
         "8286 8441 0f77 7777 2e65 7861 6d70 6c65 2e63 6f6d",
         "8286 84be 5808 6e6f 2d63 6163 6865",
@@ -162,19 +92,13 @@ fn appendix_c_3_and_c_4_requests() {
     for (fields, block) in [&first[..], &second, &third].iter().zip(coded) {
         let mut wire = Vec::new();
         encoder.begin(&mut wire);
-        fields.iter().for_each(|(name, value)| {
-            encoder.field(Field::new(name.as_bytes(), value.as_bytes()), &mut wire)
-        });
+        fields.iter().for_each(|(name, value)| encoder.field(Field::new(name.as_bytes(), value.as_bytes()), &mut wire));
         assert_eq!(wire, hex(block));
     }
     for blocks in [plain, coded] {
         expect_blocks(
             4096,
-            &[
-                (blocks[0], &first, &entries[2..], 57),
-                (blocks[1], &second, &entries[1..], 110),
-                (blocks[2], &third, &entries, 164),
-            ],
+            &[(blocks[0], &first, &entries[2..], 57), (blocks[1], &second, &entries[1..], 110), (blocks[2], &third, &entries, 164)],
         );
     }
 }
@@ -185,10 +109,7 @@ fn appendix_c_5_and_c_6_responses_with_eviction() {
     let date = ("date", "Mon, 21 Oct 2013 20:13:21 GMT");
     let later = ("date", "Mon, 21 Oct 2013 20:13:22 GMT");
     let private = ("cache-control", "private");
-    let cookie = (
-        "set-cookie",
-        "foo=ASDJKHQKBZXOQWEOPIUAXQWEOIU; max-age=3600; version=1",
-    );
+    let cookie = ("set-cookie", "foo=ASDJKHQKBZXOQWEOPIUAXQWEOIU; max-age=3600; version=1");
     let gzip = ("content-encoding", "gzip");
     let plain = [
         "4803 3330 3258 0770 7269 7661 7465 611d 4d6f 6e2c 2032 3120 4f63 7420 3230 3133
@@ -212,24 +133,9 @@ fn appendix_c_5_and_c_6_responses_with_eviction() {
         expect_blocks(
             256,
             &[
-                (
-                    blocks[0],
-                    &[(":status", "302"), private, date, location],
-                    &[location, date, private, (":status", "302")],
-                    222,
-                ),
-                (
-                    blocks[1],
-                    &[(":status", "307"), private, date, location],
-                    &[(":status", "307"), location, date, private],
-                    222,
-                ),
-                (
-                    blocks[2],
-                    &[(":status", "200"), private, later, location, gzip, cookie],
-                    &[cookie, gzip, later],
-                    215,
-                ),
+                (blocks[0], &[(":status", "302"), private, date, location], &[location, date, private, (":status", "302")], 222),
+                (blocks[1], &[(":status", "307"), private, date, location], &[(":status", "307"), location, date, private], 222),
+                (blocks[2], &[(":status", "200"), private, later, location, gzip, cookie], &[cookie, gzip, later], 215),
             ],
         );
     }
@@ -245,10 +151,7 @@ fn what_is_malformed_is_an_error() {
         (&[0x80], HpackError::InvalidIndex),
         (&[0xBE], HpackError::InvalidIndex),
         (&[0x7F, 0x00], HpackError::InvalidIndex),
-        (
-            &[0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x0F],
-            HpackError::IntegerOverflow,
-        ),
+        (&[0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x0F], HpackError::IntegerOverflow),
         (&[0xFF], HpackError::Truncated),
         (&[0x82, 0x20], HpackError::SizeUpdateNotFirst),
         (&[0x3F, 0xE2, 0x1F], HpackError::SizeUpdateTooLarge),
@@ -256,19 +159,12 @@ fn what_is_malformed_is_an_error() {
         (&[0x04, 0x05, b'a'], HpackError::Truncated),
         (&[0x00, 0x01, b'a'], HpackError::Truncated),
         (&[0x04, 0x81, 0x00], HpackError::InvalidHuffman),
-        (
-            &[0x04, 0x84, 0xFF, 0xFF, 0xFF, 0xFF],
-            HpackError::InvalidHuffman,
-        ),
+        (&[0x04, 0x84, 0xFF, 0xFF, 0xFF, 0xFF], HpackError::InvalidHuffman),
     ];
     for (block, error) in cases {
         assert_eq!(decode(block), Err(error), "{block:x?}");
     }
-    assert_eq!(
-        decode(&[0x20, 0x3F, 0xE1, 0x1F, 0x82]),
-        Ok(Decoded::Complete),
-        "two size updates, then a field"
-    );
+    assert_eq!(decode(&[0x20, 0x3F, 0xE1, 0x1F, 0x82]), Ok(Decoded::Complete), "two size updates, then a field");
 }
 
 #[test]
@@ -278,21 +174,9 @@ fn validity_is_told_and_kept_in_the_table() {
     let block = b"\x40\x01A\x01v\x40\x01a\x02v\n\x40\x04:foo\x01v\x40\x01a\x01v";
     assert_eq!(decoder.decode(block, 4096, &mut out), Ok(Decoded::Complete));
     // The same from the table, then new values for the names in it (62 is the newest).
-    assert_eq!(
-        decoder.decode(
-            b"\xC1\xC0\xBF\xBE\x0F\x32\x01v\x0F\x31\x01v\x0F\x30\x01v",
-            4096,
-            &mut out
-        ),
-        Ok(Decoded::Complete)
-    );
+    assert_eq!(decoder.decode(b"\xC1\xC0\xBF\xBE\x0F\x32\x01v\x0F\x31\x01v\x0F\x30\x01v", 4096, &mut out), Ok(Decoded::Complete));
     let valid: Vec<_> = out.iter().map(|field| field.valid).collect();
-    assert_eq!(
-        valid,
-        [
-            false, false, false, true, false, false, false, true, false, true, false
-        ]
-    );
+    assert_eq!(valid, [false, false, false, true, false, false, false, true, false, true, false]);
 }
 
 #[test]
@@ -303,22 +187,12 @@ fn a_bomb_stays_small() {
     let mut block = vec![0x40, 1, b'x', 0x7F, 0xE0, 0x1E];
     block.resize(block.len() + 127 + 3936, b'v');
     block.resize(block.len() + 10_000, 0xBE);
-    assert_eq!(
-        decoder.decode(&block, 65_536, &mut out),
-        Ok(Decoded::TooLarge)
-    );
+    assert_eq!(decoder.decode(&block, 65_536, &mut out), Ok(Decoded::TooLarge));
     assert_eq!(decoder.table().count(), 1);
-    assert!(
-        out.list_size() <= 65_536 && out.len() == 16 && out.retained() <= 140_000,
-        "{}",
-        out.retained()
-    );
+    assert!(out.list_size() <= 65_536 && out.len() == 16 && out.retained() <= 140_000, "{}", out.retained());
     // The connection stays usable.
     out.clear();
-    assert_eq!(
-        decoder.decode(&[0xBE, 0x82], 65_536, &mut out),
-        Ok(Decoded::Complete)
-    );
+    assert_eq!(decoder.decode(&[0xBE, 0x82], 65_536, &mut out), Ok(Decoded::Complete));
     assert_eq!(out.len(), 2);
 }
 
@@ -326,16 +200,10 @@ fn a_bomb_stays_small() {
 fn a_list_that_is_too_large_keeps_the_table_in_step() {
     let mut decoder = Decoder::new(4096);
     let mut out = HeaderBlock::default();
-    assert_eq!(
-        decoder.decode(b"\x82\x40\x01a\x01b\x40\x01c\x01d\x84", 60, &mut out),
-        Ok(Decoded::TooLarge)
-    );
+    assert_eq!(decoder.decode(b"\x82\x40\x01a\x01b\x40\x01c\x01d\x84", 60, &mut out), Ok(Decoded::TooLarge));
     assert_eq!(pairs(&out), owned(&[(":method", "GET")]));
     out.clear();
-    assert_eq!(
-        decoder.decode(b"\xBF\xBE", 4096, &mut out),
-        Ok(Decoded::Complete)
-    );
+    assert_eq!(decoder.decode(b"\xBF\xBE", 4096, &mut out), Ok(Decoded::Complete));
     assert_eq!(pairs(&out), owned(&[("a", "b"), ("c", "d")]));
 }
 

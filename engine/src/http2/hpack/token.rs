@@ -127,15 +127,7 @@ impl Token {
     #[inline]
     #[must_use]
     pub fn is_pseudo(self) -> bool {
-        matches!(
-            self,
-            Self::AUTHORITY
-                | Self::METHOD
-                | Self::PATH
-                | Self::SCHEME
-                | Self::STATUS
-                | Self::PROTOCOL
-        )
+        matches!(self, Self::AUTHORITY | Self::METHOD | Self::PATH | Self::SCHEME | Self::STATUS | Self::PROTOCOL)
     }
 
     /// Whether every field with the token has the same name, so that the name need not be stored.
@@ -172,20 +164,12 @@ impl Token {
     /// The first static table entry with the name; 0 when there is none.
     #[inline]
     pub(super) const fn static_index(self) -> u8 {
-        if (self.0 as usize) < STATIC_LEN {
-            self.0
-        } else {
-            0
-        }
+        if (self.0 as usize) < STATIC_LEN { self.0 } else { 0 }
     }
 
     fn of_class(name: &[u8]) -> Self {
         let alike = |start: &[u8]| {
-            name.len() >= start.len()
-                && start
-                    .iter()
-                    .zip(name)
-                    .all(|(&want, &byte)| want == byte || (want == b'-' && byte == b'_'))
+            name.len() >= start.len() && start.iter().zip(name).all(|(&want, &byte)| want == byte || (want == b'-' && byte == b'_'))
         };
         let peer_proxied = b"x-kubernetes-peer-proxied";
         if alike(b"x-remote-") {
@@ -223,16 +207,8 @@ static SLOTS: [Token; 256] = {
     let mut at = 0;
     while at < LISTED.len() {
         let (token, name) = LISTED[at];
-        let slot = slot(
-            name.len(),
-            name[0],
-            name[name.len() / 2],
-            name[name.len() - 1],
-        );
-        assert!(
-            slots[slot].0 == 0,
-            "two names in one slot: search another factor"
-        );
+        let slot = slot(name.len(), name[0], name[name.len() / 2], name[name.len() - 1]);
+        assert!(slots[slot].0 == 0, "two names in one slot: search another factor");
         slots[slot] = token;
         at += 1;
     }
@@ -242,10 +218,7 @@ static SLOTS: [Token; 256] = {
 /// Length and three bytes tell all listed names apart; the factor was found by trial.
 #[inline]
 const fn slot(length: usize, first: u8, middle: u8, last: u8) -> usize {
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the name is compared afterwards"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "the name is compared afterwards")]
     let key = u32::from_le_bytes([length as u8, first, middle, last]);
     (key.wrapping_mul(0x6683_6887) >> 24) as usize
 }
@@ -275,37 +248,16 @@ mod tests {
 
     #[test]
     fn look_alikes_have_the_token_of_what_they_look_like() {
-        for name in [
-            "x-remote-user",
-            "x_remote_user",
-            "x-remote_user",
-            "x_remote-group",
-            "x-remote-extra-scopes",
-            "x-remote-",
-        ] {
+        for name in ["x-remote-user", "x_remote_user", "x-remote_user", "x_remote-group", "x-remote-extra-scopes", "x-remote-"] {
             assert_eq!(Token::of(name.as_bytes()), Token::X_REMOTE, "{name}");
         }
-        for name in [
-            "x_kubernetes_peer_proxied",
-            "x-kubernetes_peer-proxied",
-            "x-kubernetes-peer-proxied",
-        ] {
+        for name in ["x_kubernetes_peer_proxied", "x-kubernetes_peer-proxied", "x-kubernetes-peer-proxied"] {
             assert_eq!(Token::of(name.as_bytes()), Token::PEER_PROXIED, "{name}");
         }
-        for name in [
-            "impersonate-user",
-            "impersonate_group",
-            "impersonate-extra-x",
-        ] {
+        for name in ["impersonate-user", "impersonate_group", "impersonate-extra-x"] {
             assert_eq!(Token::of(name.as_bytes()), Token::IMPERSONATE, "{name}");
         }
-        for name in [
-            "x-remote",
-            "x-remoteuser",
-            "impersonate",
-            "x-kubernetes-peer-proxied-",
-            "x-kubernetes-peer.proxied",
-        ] {
+        for name in ["x-remote", "x-remoteuser", "impersonate", "x-kubernetes-peer-proxied-", "x-kubernetes-peer.proxied"] {
             assert_eq!(Token::of(name.as_bytes()), Token::OTHER, "{name}");
         }
     }

@@ -10,9 +10,7 @@ pub fn valid_name(name: &[u8]) -> bool {
     match name {
         [] => false,
         [b':', ..] => Token::of(name).is_pseudo(),
-        _ => name
-            .iter()
-            .fold(true, |ok, &byte| ok & NAME_BYTES[usize::from(byte)]),
+        _ => name.iter().fold(true, |ok, &byte| ok & NAME_BYTES[usize::from(byte)]),
     }
 }
 
@@ -30,9 +28,7 @@ pub fn valid_value(value: &[u8]) -> bool {
     };
     // Eight bytes at a time; the last word overlaps the one before it.
     let (words, _) = value.as_chunks::<8>();
-    let found = words
-        .iter()
-        .fold(forbidden(*end), |found, word| found | forbidden(*word));
+    let found = words.iter().fold(forbidden(*end), |found, word| found | forbidden(*word));
     found == 0
 }
 
@@ -70,12 +66,7 @@ mod tests {
             assert_eq!(valid_name(&[b'a', byte]), want, "{byte}");
         }
         assert!(!valid_name(b""));
-        assert!(
-            valid_name(b":path")
-                && !valid_name(b":foo")
-                && !valid_name(b":")
-                && !valid_name(b"a:b")
-        );
+        assert!(valid_name(b":path") && !valid_name(b":foo") && !valid_name(b":") && !valid_name(b"a:b"));
     }
 
     #[test]
