@@ -80,7 +80,7 @@ fn bind(flags: &ServeFlags) -> Result<SocketAddr, Failure> {
 fn routes(flags: &ServeFlags, bind: SocketAddr) -> Result<Snapshot, Failure> {
     let file = Named { flag: "--static-routes", path: &flags.static_routes };
     let routes = files::routes(file)?;
-    match routes.servers().iter().find(|server| server.address == bind) {
+    match routes.servers().iter().find(|server| is_own(server.address, bind)) {
         Some(server) => Err(Failure::usage(format_args!(
             "{} {}: server `{}` has the address {bind}, where mvproxy itself is to listen, so requests would go round in circles: \
              give the apiserver's address, or another --bind-address or --secure-port",
@@ -90,6 +90,13 @@ fn routes(flags: &ServeFlags, bind: SocketAddr) -> Result<Snapshot, Failure> {
         ))),
         None => Ok(routes),
     }
+}
+
+/// Would a connection to `address` come back to us? With every address bound, those of other interfaces are not known here.
+fn is_own(address: SocketAddr, bind: SocketAddr) -> bool {
+    let own_ip = address.ip() == bind.ip()
+        || (bind.ip().is_unspecified() && (address.ip().is_loopback() || Some(address.ip()) == host::default_address()));
+    own_ip && address.port() == bind.port()
 }
 
 fn describe(routes: &Snapshot) -> String {

@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 on_both_drivers!(
     slow_readers_hold_up_nobody_and_cost_only_their_windows,
     a_server_that_does_not_read_holds_up_nobody,
-    a_busy_ring_starves_no_timer,
+    a_busy_ring_starves_no_tick,
 );
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -85,8 +85,8 @@ async fn a_server_that_does_not_read_holds_up_nobody(driver: IoDriver) {
 }
 
 /// 64 connections that are never idle: with DEFER_TASKRUN a ring that always has a task ready may forget to look at
-/// completions and timers.
-async fn a_busy_ring_starves_no_timer(driver: IoDriver) {
+/// completions and ticks.
+async fn a_busy_ring_starves_no_tick(driver: IoDriver) {
     let world = World::on(driver).local("cp-a", apis::base()).start();
     let stop = Arc::new(AtomicBool::new(false));
     let done = Arc::new(AtomicU64::new(0));

@@ -1,4 +1,4 @@
-//! Every limit of the data plane, with its default and the reason for it.
+//! Every limit of the data plane that may be changed, with its default and the reason for it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -51,23 +51,27 @@ pub struct Limits {
     pub header_list: usize,
     /// Plaintext waiting to be encrypted for one connection before its streams are held back: one full read.
     pub out_high: usize,
-    /// Bodies held by the shard for slow readers and retries; above 80 % new streams are refused.
+    /// Bodies held by the shard for slow readers and retries: above 80 % new streams are refused, above all of it the readers are.
     pub held_bytes: usize,
+    /// A client that takes nothing of a waiting answer for this long loses the stream; the same while the shard is short of memory.
+    pub reader_stall: Duration,
+    /// See `reader_stall`.
+    pub reader_stall_full: Duration,
     /// Request body kept for a retry until the response head comes.
     pub retry_body: usize,
-    /// Servers asked for one request in all.
+    /// Servers asked for one request in all: one, another, and a last one; then the client should know.
     pub attempts: u8,
     /// Client connections of one shard.
     pub client_conns: usize,
-    /// Connections of this shard to one server: 256 divided among the shards.
+    /// Connections to one server in all; each shard, and in it each lane, has its share. kube-apiserver allows 100 streams on each.
     pub server_conns: usize,
-    /// Requests of this shard waiting for a connection to one server.
+    /// Requests of a lane waiting for a connection to one server: what 40 full connections carry.
     pub waiting: usize,
     /// Percent of a server's MAX_CONCURRENT_STREAMS in use when the next connection is opened.
     pub streams_percent: u32,
-    /// TCP connect.
+    /// TCP connect: a server on the same network answers in milliseconds.
     pub connect: Duration,
-    /// TLS handshake with a server, and the server's first SETTINGS.
+    /// TLS handshake with a server.
     pub server_handshake: Duration,
     /// TLS handshake of a client, and its HTTP/2 preface.
     pub client_handshake: Duration,
@@ -81,7 +85,7 @@ pub struct Limits {
     pub suspect_after: Duration,
     /// Unanswered PING: the connection is dead.
     pub dead_after: Duration,
-    /// A server that refused a connection is left alone this long.
+    /// A server that refused a connection is left alone this long: a restarted one is back within a second.
     pub server_backoff: Duration,
     /// Response head of a request that is not long-running: the apiserver's own 60 s and its 504 come first.
     pub response_head: Duration,
@@ -99,6 +103,8 @@ impl Default for Limits {
             header_list: 64 * 1024,
             out_high: 128 * 1024,
             held_bytes: 256 * 1024 * 1024,
+            reader_stall: Duration::from_secs(300),
+            reader_stall_full: Duration::from_secs(10),
             retry_body: 64 * 1024,
             attempts: 3,
             client_conns: 20_000,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -70,7 +70,7 @@ impl Engine {
             .map_err(|error| StartError(format!("cannot make a socket pair for a shard: {error}; raise the nofile limit")))?
             .into_iter()
             .unzip();
-        let published = (0..count).map(|_| Published::default()).collect();
+        let published = (0..count).map(|_| Published::new()).collect();
         let shared = Arc::new(Shared { config, loads: Loads::new(count), mail, published, draining: AtomicBool::new(false) });
         let (ended_sender, ended) = mpsc::channel();
         let mut engine = Self { address, drivers: Vec::new(), refusals: Vec::new(), shared, threads: Vec::new(), ended };
@@ -82,10 +82,11 @@ impl Engine {
             }
         }
         let ticked = Arc::downgrade(&engine.shared);
-        std::thread::Builder::new()
-            .name("ticker".into())
-            .spawn(move || send_ticks(&ticked))
-            .map_err(|error| StartError(format!("cannot start a thread: {error}")))?;
+        let ticker = std::thread::Builder::new().name("ticker".into()).spawn(move || send_ticks(&ticked));
+        if let Err(error) = ticker {
+            engine.drain();
+            return Err(StartError(format!("cannot start a thread: {error}")));
+        }
         Ok(engine)
     }
 
@@ -206,7 +207,8 @@ impl Seat {
 
     fn serve(self, runtime: &mut Ring) -> io::Result<()> {
         let mut limits = self.shared.config.limits.clone();
-        limits.server_conns = (limits.server_conns / self.shared.mail.len()).max(2);
+        // Two lanes a shard, each with a pool of its own.
+        limits.server_conns = (limits.server_conns / self.shared.mail.len() / 2).max(1);
         let seed = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(self.index as u64 + 1) ^ u64::from(std::process::id());
         runtime.block_on(async move {
             let core = Core::new(limits, self.routes, seed, Instant::now());
@@ -229,17 +231,20 @@ fn bind_error(address: SocketAddr, error: &io::Error) -> StartError {
 
 /// Counters of a shard where another thread can read them; written once a tick.
 #[repr(align(128))]
-#[derive(Default)]
 pub(crate) struct Published {
     counters: [AtomicU64; 6],
     /// When the shard wants its next tick, in milliseconds since `epoch`; `TICK_SENT` while one is under way.
     next_tick: AtomicU64,
-    epoch: OnceLock<Instant>,
+    epoch: Instant,
 }
 
 const TICK_SENT: u64 = u64::MAX;
 
 impl Published {
+    fn new() -> Self {
+        Self { counters: Default::default(), next_tick: AtomicU64::new(0), epoch: Instant::now() }
+    }
+
     pub(crate) fn set(&self, counters: Counters, next_tick: Instant) {
         for (cell, value) in self.counters.iter().zip(counters.to_array()) {
             cell.store(value, Ordering::Relaxed);
@@ -261,8 +266,7 @@ impl Published {
     }
 
     fn millis(&self, at: Instant) -> u64 {
-        let epoch = *self.epoch.get_or_init(|| at);
-        u64::try_from(at.saturating_duration_since(epoch).as_millis()).unwrap_or(0)
+        u64::try_from(at.saturating_duration_since(self.epoch).as_millis()).unwrap_or(0)
     }
 }
 
@@ -271,9 +275,9 @@ fn send_ticks(shared: &Weak<Shared>) {
     while let Some(shared) = shared.upgrade() {
         let now = Instant::now();
         for (published, mail) in shared.published.iter().zip(&shared.mail) {
-            if published.take_tick(now) {
-                // A shard that is gone or flooded with mail needs no tick.
-                mail.tick();
+            if published.take_tick(now) && !mail.tick() {
+                // Its mailbox is full: it is asked again in the next round. If it is gone, nobody minds.
+                published.next_tick.store(0, Ordering::Relaxed);
             }
         }
         drop(shared);

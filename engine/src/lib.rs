@@ -4,7 +4,8 @@
 //! [`route`] decides who answers; [`core`] joins the client's stream with the server's and moves bytes between them;
 //! `respond` makes the answers that no server makes. A shard (one pinned thread, one ring) drives a `core` of its own.
 //!
-//! What always holds: after start no shard takes a lock, reads a file, or makes a blocking call.
+//! What always holds: after start no shard reads a file or makes a blocking call, and no lock is on the path of a request (rustls takes
+//! short ones at a handshake, for session tickets).
 
 pub mod config;
 pub mod core;

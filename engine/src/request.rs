@@ -29,16 +29,21 @@ pub enum Target<'a> {
     /// A discovery, OpenAPI or version path: any server could answer.
     Discovery,
     /// Health, metrics, debug and everything else: only about the server that is asked.
-    Own,
+    Own {
+        /// A profile runs as long as it was asked to (kubernetes.md §3.7).
+        long_running: bool,
+    },
 }
 
 impl<'a> Target<'a> {
+    const OWN: Self = Self::Own { long_running: false };
+
     /// Reads a request. `path` is the raw `:path` with its query; `scratch` is written only when the path has
     /// escapes, and keeps its capacity for the next request.
     pub fn parse(method: &[u8], path: &'a [u8], scratch: &'a mut Vec<u8>) -> Result<Self, BadPath> {
         if path == b"*" {
             // RFC 9110 §7.1: OPTIONS about the server itself.
-            return Ok(Self::Own);
+            return Ok(Self::OWN);
         }
         if path.first() != Some(&b'/') {
             return Err(BadPath);
@@ -56,7 +61,7 @@ impl<'a> Target<'a> {
 
     /// Does the apiserver set no time limit for it?
     pub fn is_long_running(&self) -> bool {
-        matches!(self, Self::Resource { long_running: true, .. })
+        matches!(self, Self::Resource { long_running: true, .. } | Self::Own { long_running: true })
     }
 
     /// Steps 1 to 3: the path's prefix says whether it is about a resource.
@@ -67,7 +72,8 @@ impl<'a> Target<'a> {
             Some(b"apis") => parts.next(),
             Some(b"openapi") => return Self::Discovery,
             Some(b"version") if parts.next().is_none() => return Self::Discovery,
-            _ => return Self::Own,
+            Some(b"debug") => return Self::Own { long_running: parts.next() == Some(b"pprof") },
+            _ => return Self::OWN,
         };
         match (group, parts.next(), parts.next()) {
             (Some(group), Some(version), Some(first)) => Self::resource(method, query, [group, version, first], parts),
@@ -82,7 +88,7 @@ impl<'a> Target<'a> {
         let mut resource = first;
         if prefix_verb {
             let Some(next) = rest.next() else {
-                return Self::Own;
+                return Self::OWN;
             };
             resource = next;
         }
@@ -301,7 +307,8 @@ mod tests {
                 if long_running { names + " long" } else { names }
             }
             Ok(Target::Discovery) => "discovery".to_owned(),
-            Ok(Target::Own) => "own".to_owned(),
+            Ok(Target::Own { long_running: false }) => "own".to_owned(),
+            Ok(Target::Own { long_running: true }) => "own long".to_owned(),
             Err(BadPath) => "bad".to_owned(),
         }
     }
@@ -462,7 +469,8 @@ mod tests {
                 ("/livez", "own"),
                 ("/readyz/etcd", "own"),
                 ("/metrics", "own"),
-                ("/debug/pprof/profile", "own"),
+                ("/debug/pprof/profile", "own long"),
+                ("/debug/pprofile", "own"),
                 ("/.well-known/openid-configuration", "own"),
                 ("/openid/v1/jwks", "own"),
                 ("/API/v1/pods", "own"),
@@ -628,7 +636,7 @@ mod tests {
     fn names(target: Target<'_>) -> Option<[Vec<u8>; 3]> {
         match target {
             Target::Resource { group, version, resource, .. } => Some([group, version, resource].map(<[u8]>::to_vec)),
-            Target::Discovery | Target::Own => None,
+            Target::Discovery | Target::Own { .. } => None,
         }
     }
 

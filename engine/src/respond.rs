@@ -42,12 +42,17 @@ pub(crate) struct Answer {
 
 macro_rules! status {
     ($code:literal, $reason:literal, $message:literal) => {
+        status!($code, $reason, $message, "")
+    };
+    ($code:literal, $reason:literal, $message:literal, $details:literal) => {
         concat!(
             r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":""#,
             $message,
             r#"","reason":""#,
             $reason,
-            r#"","code":"#,
+            r#"","#,
+            $details,
+            r#""code":"#,
             $code,
             "}\n"
         )
@@ -57,16 +62,7 @@ macro_rules! status {
 
 macro_rules! retriable_status {
     ($code:literal, $reason:literal, $message:literal) => {
-        concat!(
-            r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":""#,
-            $message,
-            r#"","reason":""#,
-            $reason,
-            r#"","details":{"retryAfterSeconds":1},"code":"#,
-            $code,
-            "}\n"
-        )
-        .as_bytes()
+        status!($code, $reason, $message, r#""details":{"retryAfterSeconds":1},"#)
     };
 }
 

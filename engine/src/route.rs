@@ -41,7 +41,7 @@ pub enum Refusal {
 pub fn decide(snapshot: &Snapshot, target: &Target<'_>, marker: bool) -> Verdict {
     let (group, version, resource) = match *target {
         // §3.2 rule 1: not a resource request -> local. Health, metrics and debug are about local alone.
-        Target::Own => return Verdict::LOCAL_ONLY,
+        Target::Own { .. } => return Verdict::LOCAL_ONLY,
         // Rule 1 too; any server has an answer to these, but rule 2 forbids a second hop.
         Target::Discovery if marker => return Verdict::LOCAL_ONLY,
         Target::Discovery => {

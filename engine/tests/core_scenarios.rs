@@ -426,3 +426,96 @@ fn idle_connections_are_closed() {
     assert!(!stage.wires[client].is_open);
     assert_eq!(stage.core.in_use(), (0, 0, 0));
 }
+
+#[test]
+fn an_idle_connection_is_no_proof_that_a_hung_server_lives() {
+    let mut stage = stage();
+    let (client, _, wire, arrived) = asked(&mut stage, WATCH, 0);
+    stage.reply(wire, arrived, &OK, true);
+    stage.get(client, BOTH);
+    let busy = *stage.to_server(0).last().unwrap();
+    assert_ne!(busy, wire, "watches have connections of their own");
+    for at in [wire, busy] {
+        stage.wires[at].is_frozen = true;
+    }
+    stage.doors[0] = Door::Hangs;
+    stage.pass(Duration::from_secs(6));
+    stage.seen(client);
+    stage.get(client, BOTH);
+    let peers = [stage.to_server(1), stage.to_server(2)].concat();
+    assert_eq!(peers.iter().map(|&at| stage.requests(at).len()).sum::<usize>(), 1, "the next request goes straight to a peer");
+}
+
+#[test]
+fn a_peer_that_came_back_gets_its_share_again() {
+    let mut stage = stage();
+    stage.doors[1] = Door::Refuses;
+    let client = stage.client(WIDE);
+    for _ in 0..20 {
+        stage.get(client, THEIRS);
+    }
+    let served = |stage: &mut Stage| stage.to_server(1).iter().filter(|&&at| stage.wires[at].is_open).count();
+    assert_eq!(served(&mut stage), 0);
+    stage.doors[1] = Door::Open;
+    stage.pass(Duration::from_secs(1));
+    for _ in 0..20 {
+        stage.get(client, THEIRS);
+    }
+    assert!(served(&mut stage) > 0, "probed beside the traffic");
+    stage.get(client, THEIRS);
+    let to_it: usize = stage.to_server(1).into_iter().map(|at| stage.requests(at).len()).sum();
+    assert!(to_it > 0);
+}
+
+#[test]
+fn a_shard_without_memory_takes_it_from_those_who_do_not_read() {
+    let mut stage = Stage::new(Limits { held_bytes: 64 * 1_024, ..Limits::default() });
+    let client = stage.client(0);
+    let stream = stage.get(client, BOTH);
+    let wire = stage.to_server(0)[0];
+    stage.reply(wire, 1, &OK, false);
+    stage.send(wire, 1, &pattern(100_000), false);
+    let events = stage.seen(client);
+    assert_eq!(reset(&events), Some(11), "stream {stream} is reset");
+    assert_eq!(stage.core.in_use().2, 0);
+}
+
+#[test]
+fn a_reader_that_stopped_reading_loses_its_stream() {
+    let mut stage = stage();
+    let client = stage.client(1_000);
+    stage.get(client, BOTH);
+    let wire = stage.to_server(0)[0];
+    stage.reply(wire, 1, &OK, false);
+    stage.send(wire, 1, &pattern(5_000), false);
+    stage.pass(Duration::from_secs(295));
+    assert_eq!(reset(&stage.seen(client)), None);
+    stage.pass(Duration::from_secs(10));
+    assert_eq!(reset(&stage.seen(client)), Some(8));
+}
+
+#[test]
+fn a_head_over_the_limit_is_431_and_the_connection_goes_on() {
+    let mut stage = Stage::new(Limits { header_list: 1_000, ..Limits::default() });
+    let client = stage.client(WIDE);
+    let path = format!("{BOTH}?{}", "x".repeat(2_000));
+    stage.get(client, &path);
+    assert_eq!(status(&stage.seen(client)).as_deref(), Some("431"));
+    stage.get(client, BOTH);
+    let wire = stage.to_server(0)[0];
+    stage.reply(wire, 1, &OK, true);
+    assert_eq!(status(&stage.seen(client)).as_deref(), Some("200"));
+}
+
+#[test]
+fn a_full_queue_is_503_with_retry_after() {
+    let mut stage = Stage::new(Limits { waiting: 2, ..Limits::default() });
+    stage.doors = [Door::Hangs; 3];
+    let client = stage.client(WIDE);
+    for _ in 0..3 {
+        stage.get(client, BOTH);
+    }
+    let events = stage.seen(client);
+    assert_eq!(status(&events).as_deref(), Some("503"));
+    assert_eq!(stage.core.in_use().1, 2);
+}

@@ -50,7 +50,7 @@ impl Core {
     }
 
     fn on_request(&mut self, key: ConnKey, stream: u32, head: HeaderBlock, end: bool, too_large: bool) -> ConnResult {
-        let full = self.blocks.in_use() > self.limits.held_bytes / 5 * 4;
+        let full = self.is_full();
         let Some(conn) = self.conns.get_mut(key) else { return Ok(()) };
         if conn.state != State::Open || full || conn.streams.len() >= self.limits.client_streams as usize {
             self.give_head(head);
@@ -145,6 +145,11 @@ impl Core {
         }
         self.write(key, |out| frame::put_reset(out, stream, reason));
         Ok(())
+    }
+
+    /// Is the shard short of memory for bodies?
+    pub(super) fn is_full(&self) -> bool {
+        self.blocks.in_use() > self.limits.held_bytes / 5 * 4
     }
 
     /// Keeps a used-up head for the next message.

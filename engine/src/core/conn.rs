@@ -14,8 +14,8 @@ use crate::http2::frame::{self, DEFAULT_WINDOW, MAX_WINDOW, PREFACE, PeerSetting
 use crate::http2::hpack::{Decoder, Encoder};
 use crate::http2::inbound::Inbound;
 
-/// Streams we reset whose late frames are still ignored rather than judged.
-const REMEMBERED_RESETS: usize = 32;
+/// Streams we reset whose late frames are still ignored rather than judged: more than a connection has open at once.
+const REMEMBERED_RESETS: usize = 256;
 
 /// Where a connection is in its life.
 ///
@@ -75,8 +75,11 @@ pub struct Conn {
     pub(crate) blocked: VecDeque<ExchangeKey>,
     pub(crate) since: Instant,
     pub(crate) last_received: Instant,
-    /// When the PING that is still unanswered was sent.
+    /// When the PING that is still unanswered was sent, and the outbox mark in front of it.
     pub(crate) pinged: Option<Instant>,
+    pub(crate) ping_mark: u64,
+    /// When the kernel last took all we had.
+    pub(crate) last_written: Instant,
     pub(crate) suspect: bool,
     /// When the last stream ended.
     pub(crate) idle_since: Instant,
@@ -111,6 +114,8 @@ impl Conn {
             since: now,
             last_received: now,
             pinged: None,
+            ping_mark: 0,
+            last_written: now,
             suspect: false,
             idle_since: now,
             resets: Vec::new(),
@@ -220,7 +225,7 @@ pub(crate) enum Unknown {
     Closed,
 }
 
-/// Appends one header block as HEADERS and, beyond the other side's frame size, CONTINUATION.
+/// Appends one header block as HEADERS and, beyond 16,384 bytes, CONTINUATION.
 pub(crate) fn put_headers(conn: &mut Conn, buffers: &mut Buffers, stream: u32, end: bool, fill: impl FnOnce(&mut Encoder, &mut Vec<u8>)) {
     let end_flag = if end { flag::END_STREAM } else { 0 };
     let out = conn.out.frames(buffers);

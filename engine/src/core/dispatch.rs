@@ -116,6 +116,10 @@ impl Core {
         if healthy.is_empty() {
             return due;
         }
+        if let Some(slot) = due {
+            // Beside the traffic, as for local: one that came back gets its share again.
+            self.connect(slot, Lane::Short);
+        }
         let (first, second) = (self.random_of(healthy), self.random_of(healthy));
         let load = |slot: ServerSlot| self.servers.get(usize::from(slot.0)).map_or(usize::MAX, |server| server.active);
         Some(if load(second) < load(first) { second } else { first })

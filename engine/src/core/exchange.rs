@@ -54,6 +54,12 @@ pub(crate) struct Leg {
 }
 
 /// How far the response has come.
+///
+/// ```text
+///  Waiting --stream opened--> Asked --final head--> Answering
+///     ^                         |                       ^
+///     '------- retry -----------'   answered here ------'  (from Waiting and Asked)
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
     /// In the queue of a server's lane, without a stream.
@@ -83,6 +89,8 @@ pub(crate) struct Exchange {
     /// Outbox mark in front of the request head: was it ever on the wire?
     pub(crate) head_mark: u64,
     pub(crate) since: Instant,
+    /// When bytes last went to the client.
+    pub(crate) moved: Instant,
 }
 
 impl Exchange {
@@ -101,6 +109,7 @@ impl Exchange {
             refused_by: None,
             head_mark: 0,
             since: now,
+            moved: now,
         }
     }
 

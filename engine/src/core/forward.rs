@@ -27,7 +27,11 @@ impl Core {
             Ok(exchange) => exchange,
             Err(Unknown::Idle) => return Err(Reason::PROTOCOL_ERROR),
             Err(Unknown::Late) => return Ok(()),
-            Err(Unknown::Closed) => return self.refuse_stream(key, stream, Reason::STREAM_CLOSED),
+            Err(Unknown::Closed) => {
+                // Not remembered: a flood of these must not push out streams that we really reset.
+                self.write(key, |out| frame::put_reset(out, stream, Reason::STREAM_CLOSED));
+                return Ok(());
+            }
         };
         match self.take_data(exchange, side, bytes, flow, end) {
             // Only padding, or nothing: not worth a frame, but its window is given back.
@@ -103,6 +107,19 @@ impl Core {
             _ => None,
         };
         let now = direct.map_or(0, |(_, now)| now);
+        if now > 0 && to == Side::Down {
+            entry.moved = self.now;
+        }
+        if now < bytes.len() && self.blocks.in_use() >= limits.held_bytes {
+            // The shard holds as much as it may: who does not read loses.
+            if let Some((key, _)) = direct {
+                self.mark_dirty(key);
+            }
+            self.reset_leg(exchange, Side::Down, Reason::ENHANCE_YOUR_CALM);
+            return;
+        }
+        let Some(entry) = self.exchanges.get_mut(exchange) else { return };
+        let leg = &mut entry.legs[to as usize];
         if now < bytes.len() {
             leg.holding.push(&bytes[now..], &mut self.blocks, &mut self.copied);
             if leg.holding.is_keeping() && leg.holding.kept() > limits.retry_body {
@@ -145,6 +162,10 @@ impl Core {
             conn.out.credit(exchange, n as u32);
             wrote = true;
         }
+        if wrote && to == Side::Down {
+            entry.moved = self.now;
+        }
+        let leg = &mut entry.legs[to as usize];
         let mut used_trailers = None;
         if leg.holding.unsent() > 0 {
             if leg.send_window > 0 && !leg.listed {
@@ -195,6 +216,7 @@ impl Core {
 
     pub(super) fn on_written(&mut self, key: ConnKey) {
         let Some(conn) = self.conns.get_mut(key) else { return };
+        conn.last_written = self.now;
         let from = conn.side().other();
         let mut credits = conn.out.take_credits();
         for credit in credits.drain(..) {

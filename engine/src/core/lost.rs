@@ -5,10 +5,13 @@
 //! | from | when | to the other leg |
 //! |---|---|---|
 //! | client RST_STREAM, any code; client gone | | RST_STREAM(CANCEL) |
-//! | server RST_STREAM(NO_ERROR) | response complete | success; RST_STREAM(NO_ERROR) when the upload is not complete |
-//! | server RST_STREAM(REFUSED_STREAM) | no response head | retried; RST_STREAM(REFUSED_STREAM) when it cannot be |
-//! | server RST_STREAM | else | the code where it is the client's matter, INTERNAL_ERROR else |
-//! | server gone | head not sent, or above GOAWAY's last id | retried |
+//! | server RST_STREAM, any code (Go: NO_ERROR) | response complete | success; RST_STREAM(NO_ERROR) when the upload is not complete |
+//! | server RST_STREAM(REFUSED_STREAM) | no response head | retried; 503 with Retry-After when there is nobody left to ask; RST_STREAM(REFUSED_STREAM) when the body is longer than what was kept |
+//! | server RST_STREAM | else | the code where it is the client's matter (CANCEL, HTTP_1_1_REQUIRED), INTERNAL_ERROR else |
+//! | server's head or DATA malformed | no response head | 503; RST_STREAM(PROTOCOL_ERROR) to the server |
+//! | server's body malformed or shorter than announced | response begun | RST_STREAM(INTERNAL_ERROR) |
+//! | no response head in 65 s | not long-running | 504; RST_STREAM(CANCEL) to the server |
+//! | server gone | head not sent, or above GOAWAY's last id | retried, as REFUSED_STREAM |
 //! | server gone | no response head | 503 |
 //! | server gone | response begun | RST_STREAM(INTERNAL_ERROR) |
 

@@ -250,11 +250,6 @@ impl Core {
         self.conns.get(key).is_some_and(|conn| conn.role != Role::Downstream || conn.out.len() < self.limits.out_high * 2)
     }
 
-    /// Is the connection still in the table?
-    pub fn knows(&self, key: ConnKey) -> bool {
-        self.conns.get(key).is_some_and(|conn| conn.state != State::Closing)
-    }
-
     /// Counts since start.
     pub fn counters(&self) -> Counters {
         Counters { body_copied: self.copied.bytes(), ..self.counters }

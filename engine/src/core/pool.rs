@@ -1,7 +1,7 @@
 //! The servers of a shard: their connections by lane, their health, and who waits for them.
 //!
-//! What always holds: watches and short requests never share a connection; at most `server_conns` connections to a server, at
-//! most one of a lane being opened at a time; a server that refused is left alone for `server_backoff`.
+//! What always holds: watches and short requests never share a connection; at most `server_conns` connections of a lane, at
+//! most one of them being opened at a time; a server that refused is left alone for `server_backoff`.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -94,7 +94,8 @@ impl Pool {
     /// can be had.
     pub(crate) fn offer(&self, conns: &Slab<Conn>, limits: &Limits, refused_by: Option<ConnKey>) -> Offer {
         let mut spare = None;
-        let may_grow = self.connecting.is_none() && self.conns.len() < limits.server_conns;
+        let may_grow =
+            self.connecting.is_none() && (self.conns.len() < limits.server_conns || self.open_conns(conns) < limits.server_conns);
         let avoided = refused_by.filter(|_| may_grow || self.connecting.is_some());
         for &key in &self.conns {
             let Some(conn) = conns.get(key).filter(|conn| conn.takes_streams()) else { continue };
@@ -110,6 +111,11 @@ impl Pool {
             }
         }
         Offer { conn: spare, grow: may_grow }
+    }
+
+    /// Connections after a GOAWAY do not count against the limit: watches stay on them for an hour.
+    fn open_conns(&self, conns: &Slab<Conn>) -> usize {
+        self.conns.iter().filter(|&&key| conns.get(key).is_some_and(|conn| conn.state == State::Open)).count()
     }
 
     fn has_open_conn(&self, conns: &Slab<Conn>) -> bool {

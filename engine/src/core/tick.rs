@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::conn::{Role, State};
 use super::exchange::{Phase, Side};
-use super::pool::Lane;
+use super::pool::{Lane, ServerSlot};
 use super::{ConnKey, Core};
 use crate::http2::Reason;
 use crate::http2::frame::{self, MAX_WINDOW};
@@ -61,6 +61,11 @@ impl Core {
             State::Connecting => core.close_conn(key, Reason::NO_ERROR),
             State::Draining | State::Closing => {}
         });
+    }
+
+    /// Is the time for running requests over? What is still being written is cut then.
+    pub fn drain_is_over(&self, now: Instant) -> bool {
+        self.draining.is_some_and(|drain| now - drain.since >= self.limits.drain)
     }
 
     /// Has the drain come to its end?
@@ -124,8 +129,13 @@ impl Core {
             return;
         }
         match conn.pinged {
+            // Behind an upload that a slow link is still taking: the server cannot have seen it.
+            Some(_) if !conn.out.has_left(conn.ping_mark) && now - conn.last_written < self.limits.suspect_after => {
+                conn.pinged = Some(now);
+            }
             None if soon - conn.last_received >= self.limits.ping_after => {
                 conn.pinged = Some(now);
+                conn.ping_mark = conn.out.mark();
                 self.write(key, |out| frame::put_ping(out, false, *b"mvproxy?"));
             }
             Some(sent) if soon - sent >= self.limits.dead_after => {
@@ -138,10 +148,25 @@ impl Core {
             Some(sent) if soon - sent >= self.limits.suspect_after && !conn.suspect => {
                 conn.suspect = true;
                 if let Role::Upstream { server, lane } = conn.role {
+                    self.doubt_idle(server, sent);
                     self.connect(server, lane);
                 }
             }
             _ => {}
+        }
+    }
+
+    /// A server that is suspected on one connection is no better on those that have been silent since: they would take its
+    /// requests, and count as proof that it lives.
+    fn doubt_idle(&mut self, slot: ServerSlot, since: Instant) {
+        let Some(server) = self.servers.get(usize::from(slot.0)) else { return };
+        let keys: Vec<_> = server.lanes.iter().flat_map(|lane| lane.conns.iter().copied()).collect();
+        for key in keys {
+            let Some(conn) = self.conns.get_mut(key) else { continue };
+            if conn.streams.is_empty() && conn.last_received <= since && !conn.suspect {
+                conn.suspect = true;
+                self.write(key, |out| frame::put_ping(out, false, *b"mvproxy?"));
+            }
         }
     }
 
@@ -162,16 +187,22 @@ impl Core {
         });
     }
 
-    /// Short requests whose server does not begin to answer.
+    /// Requests that got no connection in time, short ones whose server does not begin to answer, and readers that do not read.
     fn tick_exchanges(&mut self) {
+        let stall = if self.is_full() { self.limits.reader_stall_full } else { self.limits.reader_stall };
         for at in 0..self.exchanges.places() {
             let Some(key) = self.exchanges.key_at(at) else { continue };
             let Some(entry) = self.exchanges.get(key) else { continue };
-            let waited = self.now - entry.since;
-            let late = entry.lane == Lane::Short && entry.phase != Phase::Answering && waited >= self.limits.response_head;
-            if late {
-                self.reset_leg(key, Side::Up, Reason::CANCEL);
-                self.answer_failure(key, Failure::Timeout);
+            let late = self.now - entry.since >= self.limits.response_head;
+            let stalled = entry.legs[Side::Down as usize].holding.unsent() > 0 && self.now - entry.moved >= stall;
+            match entry.phase {
+                Phase::Answering if stalled => self.reset_leg(key, Side::Down, Reason::CANCEL),
+                Phase::Waiting if late => self.answer_failure(key, Failure::Overloaded),
+                Phase::Asked if late && entry.lane == Lane::Short => {
+                    self.reset_leg(key, Side::Up, Reason::CANCEL);
+                    self.answer_failure(key, Failure::Timeout);
+                }
+                _ => {}
             }
         }
     }

@@ -154,13 +154,11 @@ pub(crate) struct PeerSettings {
     pub(crate) header_table_size: u32,
     pub(crate) max_streams: u32,
     pub(crate) initial_window: u32,
-    pub(crate) max_frame: usize,
 }
 
 impl PeerSettings {
     /// `max_streams` before the first SETTINGS: what kube-apiserver allows, so that an early burst is not refused.
-    pub(crate) const BEFORE_FIRST: Self =
-        Self { header_table_size: 4_096, max_streams: 100, initial_window: DEFAULT_WINDOW, max_frame: MAX_FRAME };
+    pub(crate) const BEFORE_FIRST: Self = Self { header_table_size: 4_096, max_streams: 100, initial_window: DEFAULT_WINDOW };
 
     /// Takes one SETTINGS payload, whose length is a multiple of six.
     pub(crate) fn apply(&mut self, payload: &[u8], from_server: bool) -> Result<(), Reason> {
@@ -174,12 +172,8 @@ impl PeerSettings {
                 setting::MAX_CONCURRENT_STREAMS => self.max_streams = value,
                 setting::INITIAL_WINDOW_SIZE if value > MAX_WINDOW => return Err(Reason::FLOW_CONTROL_ERROR),
                 setting::INITIAL_WINDOW_SIZE => self.initial_window = value,
-                setting::MAX_FRAME_SIZE => {
-                    if !(16_384..=16_777_215).contains(&value) {
-                        return Err(Reason::PROTOCOL_ERROR);
-                    }
-                    self.max_frame = value as usize;
-                }
+                // Larger frames than everybody must accept are never sent, so only the range matters.
+                setting::MAX_FRAME_SIZE if !(16_384..=16_777_215).contains(&value) => return Err(Reason::PROTOCOL_ERROR),
                 _ => {}
             }
         }

@@ -17,8 +17,10 @@ const READ: usize = 128 * 1024;
 /// TLS handshakes of clients begun in one wake-up: a signature costs 25 µs (P-256) to 700 µs (RSA), and every stream of the
 /// shard waits for it.
 const HANDSHAKES: usize = 4;
-/// A connection that was asked to close is cut after this, whatever is still to be written.
+/// A connection that was asked to close, and whose last bytes have left, is cut when the other side does not close it in this time.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
+/// The same while a slow client still takes the end of its last answer: what a drain allows.
+const SLOW_CLOSE: Duration = Duration::from_secs(25);
 /// Buffers kept for tails and pending writes.
 const SPARE_BUFFERS: usize = 64;
 const SPARE_CAPACITY: usize = 256 * 1024;
@@ -90,13 +92,13 @@ impl State {
     }
 
     pub(crate) fn link(&mut self, key: ConnKey) -> Option<&mut Link> {
-        self.links.get_mut(key.index())?.as_mut().filter(|link| link.key == key)
+        find(&mut self.links, key)
     }
 
     /// Starts the session: a client's ClientHello has to be sent first by us.
     pub(crate) fn begin_session(&mut self, key: ConnKey) -> Flushed {
         self.wire.clear();
-        let Some(link) = self.links.get_mut(key.index()).and_then(Option::as_mut) else { return Flushed::Done };
+        let Some(link) = find(&mut self.links, key) else { return Flushed::Done };
         let received = link.session.receive(&mut [], &mut self.wire, |_| {});
         if received.error.is_some() {
             self.lose(key, Ended::Unreachable);
@@ -108,7 +110,7 @@ impl State {
     /// The socket has something to read.
     pub(crate) fn on_readable(&mut self, key: ConnKey) -> (Next, Flushed) {
         let now = self.now();
-        let Some(link) = self.links.get_mut(key.index()).and_then(Option::as_mut).filter(|link| link.key == key) else {
+        let Some(link) = find(&mut self.links, key) else {
             return (Next::End, Flushed::Done);
         };
         if link.is_client && !link.session.is_established() {
@@ -135,6 +137,10 @@ impl State {
         let core = &mut self.core;
         let received = link.session.receive(&mut self.read[..have + n], &mut self.wire, |plain| core.handle_bytes(key, plain, now));
         keep_tail(&mut link.tail, &self.read[received.consumed..have + n], &mut self.spare);
+        if received.established && !link.is_client && link.session.alpn() != Some(b"h2") {
+            // Something else listens there.
+            return self.end_as(key, Ended::Unreachable);
+        }
         if received.established {
             core.handle_established(key, now);
         }
@@ -149,13 +155,17 @@ impl State {
     /// The other side ended the connection, or broke it.
     fn end(&mut self, key: ConnKey) -> (Next, Flushed) {
         let established = self.link(key).is_some_and(|link| link.session.is_established());
-        self.lose(key, if established { Ended::Lost } else { Ended::Unreachable });
+        self.end_as(key, if established { Ended::Lost } else { Ended::Unreachable })
+    }
+
+    fn end_as(&mut self, key: ConnKey, ended: Ended) -> (Next, Flushed) {
+        self.lose(key, ended);
         (Next::End, Flushed::Done)
     }
 
     /// Encrypts and sends everything the core has for a connection, in one write.
     pub(crate) fn flush(&mut self, key: ConnKey) -> Flushed {
-        let Some(link) = self.links.get_mut(key.index()).and_then(Option::as_mut).filter(|link| link.key == key) else {
+        let Some(link) = find(&mut self.links, key) else {
             return Flushed::Done;
         };
         if link.is_blocked() || !link.session.is_established() {
@@ -177,7 +187,7 @@ impl State {
 
     /// Sends `wire`; what the socket does not take waits for the writer task.
     fn send_wire(&mut self, key: ConnKey) -> Flushed {
-        let Some(link) = self.links.get_mut(key.index()).and_then(Option::as_mut).filter(|link| link.key == key) else {
+        let Some(link) = find(&mut self.links, key) else {
             return Flushed::Done;
         };
         let bytes = self.wire.filled();
@@ -211,7 +221,7 @@ impl State {
     /// The socket has room again: sends what waits. True when everything has been sent.
     pub(crate) fn on_writable(&mut self, key: ConnKey) -> bool {
         let now = self.now();
-        let Some(link) = self.links.get_mut(key.index()).and_then(Option::as_mut).filter(|link| link.key == key) else { return true };
+        let Some(link) = find(&mut self.links, key) else { return true };
         match send_all(link.fd, &link.pending[link.sent..]) {
             Ok(n) => link.sent += n,
             Err(_) => {
@@ -262,7 +272,7 @@ impl State {
     }
 
     fn finish_close(&mut self, key: ConnKey) {
-        let Some(link) = self.links.get_mut(key.index()).and_then(Option::as_mut).filter(|link| link.key == key) else { return };
+        let Some(link) = find(&mut self.links, key) else { return };
         self.wire.clear();
         link.session.close_notify(&mut self.wire);
         // A goodbye that does not fit is no loss.
@@ -273,8 +283,12 @@ impl State {
     /// Ends closes that take too long.
     pub(crate) fn cut_slow_closes(&mut self) {
         let now = self.now();
+        let over = self.core.drain_is_over(now);
         for link in self.links.iter().flatten() {
-            if link.closing.is_some_and(|since| now - since >= CLOSE_LIMIT) {
+            let Some(since) = link.closing else { continue };
+            let waited = now - since;
+            let leaving = || link.is_client && (link.is_blocked() || sys::unsent(link.fd) > 0);
+            if over || waited >= SLOW_CLOSE || (waited >= CLOSE_LIMIT && !leaving()) {
                 sys::shutdown(link.fd, libc::SHUT_RDWR);
             }
         }
@@ -312,6 +326,11 @@ impl State {
         }
         true
     }
+}
+
+/// The link of a connection; nothing when the name is an old one. Not a method: the other fields stay free to borrow.
+fn find(links: &mut [Option<Link>], key: ConnKey) -> Option<&mut Link> {
+    links.get_mut(key.index())?.as_mut().filter(|link| link.key == key)
 }
 
 /// Keeps an incomplete record for the next read.

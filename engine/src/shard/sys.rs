@@ -60,3 +60,11 @@ pub(crate) fn is_connected(fd: RawFd) -> bool {
     let asked = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &raw mut len) };
     asked == 0 && error == 0
 }
+
+/// Bytes the kernel has taken and the other side has not.
+pub(crate) fn unsent(fd: RawFd) -> i32 {
+    let mut bytes = 0i32;
+    // SAFETY: SIOCOUTQ (TIOCOUTQ on Linux) writes one int to the live i32 it is given.
+    let asked = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut bytes) };
+    if asked == 0 { bytes } else { 0 }
+}
