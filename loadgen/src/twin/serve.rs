@@ -55,8 +55,10 @@ pub(super) async fn accept(
 
 /// Returns when the twin stops.
 pub(super) async fn stopped(stopping: &mut watch::Receiver<bool>) {
-    // An error means that the twin was dropped, which stops it too.
-    drop(stopping.wait_for(|stopping| *stopping).await);
+    if stopping.wait_for(|stopping| *stopping).await.is_err() {
+        // The twin was aborted: nothing ends well any more. A watch that ended cleanly here would look like an honest end.
+        std::future::pending().await
+    }
 }
 
 async fn connection(tcp: TcpStream, acceptor: TlsAcceptor, served: Arc<Served>, stopping: watch::Receiver<bool>) -> Result<(), Error> {
