@@ -10,6 +10,7 @@ pub mod config;
 pub mod core;
 pub mod cpus;
 mod engine;
+pub(crate) mod http1;
 pub mod http2;
 pub mod request;
 pub(crate) mod respond;

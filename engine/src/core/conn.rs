@@ -3,17 +3,22 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use super::body::{Chunk, Copied};
 use super::exchange::Side;
+use super::http1::Http1;
 use super::outbox::{Buffers, Outbox};
 use super::pool::Lane;
 use super::streams::Streams;
 use super::{ExchangeKey, ServerSlot};
 use crate::config::Limits;
+use crate::http1::write;
 use crate::http2::Reason;
 use crate::http2::frame::{self, DEFAULT_WINDOW, MAX_WINDOW, PREFACE, PeerSettings, flag, kind, setting};
-use crate::http2::hpack::{Decoder, Encoder};
+use crate::http2::hpack::{Decoder, Encoder, HeaderBlock};
 use crate::http2::inbound::Inbound;
 
+/// The window of a connection without windows: what is held back there is held back by the full outbox alone.
+pub(crate) const NO_WINDOW: i64 = i64::MAX / 4;
 /// Streams we reset whose late frames are still ignored rather than judged.
 const REMEMBERED_RESETS: usize = 32;
 
@@ -48,6 +53,8 @@ pub(crate) enum Role {
 pub struct Conn {
     pub(crate) role: Role,
     pub(crate) state: State,
+    /// Set for a client that speaks HTTP/1.1.
+    pub(crate) http1: Option<Box<Http1>>,
     /// Taken out while frames that borrow from it are handled.
     pub(crate) inbound: Option<Inbound>,
     pub(crate) out: Outbox,
@@ -93,6 +100,7 @@ impl Conn {
         Self {
             role,
             state: State::Connecting,
+            http1: None,
             inbound: Some(inbound),
             out: Outbox::default(),
             dirty: false,
@@ -147,6 +155,64 @@ impl Conn {
             }
         }
         frame::put_window_update(out, 0, limits.connection_window - DEFAULT_WINDOW);
+    }
+
+    /// Turns to HTTP/1.1, which has no windows.
+    pub(crate) fn speak_http1(&mut self) {
+        self.http1 = Some(Box::new(Http1::new()));
+        self.inbound = None;
+        self.settled = true;
+        self.send_window = NO_WINDOW;
+    }
+
+    /// What we may send on a new stream.
+    pub(crate) fn first_window(&self) -> i64 {
+        if self.http1.is_some() { NO_WINDOW } else { i64::from(self.peer.initial_window) }
+    }
+
+    /// Appends body bytes of a stream.
+    pub(crate) fn put_data(&mut self, stream: u32, bytes: &[u8], end: bool, buffers: &mut Buffers, copied: &mut Copied) {
+        let Some(framing) = self.http1.as_ref().map(|http1| http1.framing) else {
+            return self.out.data(stream, bytes, end, buffers, copied);
+        };
+        let out = self.out.frames(buffers);
+        if framing == write::Framing::Chunked {
+            if !bytes.is_empty() {
+                write::put_chunk_size(out, bytes.len());
+                copied.into(out, bytes);
+                out.extend_from_slice(b"\r\n");
+            }
+            if end {
+                write::put_last_chunk(out, None);
+            }
+        } else {
+            copied.into(out, bytes);
+        }
+    }
+
+    /// Appends a body block of a stream without copying it.
+    pub(crate) fn put_chunk(&mut self, stream: u32, chunk: Chunk, end: bool, buffers: &mut Buffers) {
+        let Some(framing) = self.http1.as_ref().map(|http1| http1.framing) else {
+            return self.out.chunk(stream, chunk, end, buffers);
+        };
+        let chunked = framing == write::Framing::Chunked;
+        if chunked {
+            write::put_chunk_size(self.out.frames(buffers), chunk.range.len());
+        }
+        self.out.weave(chunk, buffers);
+        if chunked {
+            self.out.frames(buffers).extend_from_slice(b"\r\n");
+        }
+        if chunked && end {
+            self.put_last_chunk(None, buffers);
+        }
+    }
+
+    /// Ends a body of HTTP/1.1; trailers are dropped where the framing has no place for them.
+    pub(crate) fn put_last_chunk(&mut self, trailers: Option<&HeaderBlock>, buffers: &mut Buffers) {
+        if self.http1.as_ref().is_some_and(|http1| http1.framing == write::Framing::Chunked) {
+            write::put_last_chunk(self.out.frames(buffers), trailers);
+        }
     }
 
     /// May a stream be opened here now?

@@ -62,15 +62,19 @@ impl Core {
 
     /// Resets a leg's stream if it is still open.
     pub(super) fn reset_leg(&mut self, exchange: ExchangeKey, side: Side, reason: Reason) {
+        if side == Side::Down && self.reset_http1(exchange, reason) {
+            return;
+        }
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
         let leg = entry.leg(side);
         if leg.closed {
             return;
         }
-        if let (Some(key), stream) = (leg.conn, leg.stream) {
-            if let Some(conn) = self.conns.get_mut(key) {
-                conn.remember_reset(stream);
-            }
+        if let (Some(key), stream) = (leg.conn, leg.stream)
+            && let Some(conn) = self.conns.get_mut(key)
+            && conn.http1.is_none()
+        {
+            conn.remember_reset(stream);
             self.write(key, |out| frame::put_reset(out, stream, reason));
         }
         self.unlink(exchange, side);
@@ -88,12 +92,15 @@ impl Core {
         leg.closed = true;
         leg.holding.clear(&mut self.blocks);
         let trailers = leg.trailers.take();
-        let (conn, stream) = (leg.conn, leg.stream);
+        let (conn, stream, answered, read) = (leg.conn, leg.stream, leg.send_end, leg.recv_end);
         if let Some(trailers) = trailers {
             self.give_head(trailers);
         }
         if let Some(key) = conn {
             self.remove_stream(key, stream);
+            if side == Side::Down {
+                self.end_http1(key, answered, read);
+            }
         }
     }
 
@@ -268,6 +275,9 @@ impl Core {
     pub(super) fn remove_conn(&mut self, key: ConnKey, ended: Ended) {
         if self.conns.get(key).is_none() {
             return;
+        }
+        if let Some(conn) = self.conns.get_mut(key).filter(|conn| conn.role == Role::Downstream) {
+            conn.state = State::Closing;
         }
         self.end_exchanges(key, ended);
         let Some(mut conn) = self.conns.remove(key) else { return };

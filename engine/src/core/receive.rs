@@ -18,6 +18,10 @@ impl Core {
         conn.last_received = now;
         conn.pinged = None;
         let was_suspect = std::mem::take(&mut conn.suspect);
+        if conn.http1.is_some() {
+            self.receive_http1(key, bytes);
+            return;
+        }
         let Some(mut inbound) = conn.inbound.take() else { return };
         let outcome = self.receive_frames(key, &mut inbound, &mut bytes);
         let Some(conn) = self.conns.get_mut(key) else { return };
@@ -189,8 +193,12 @@ impl Core {
     /// Says goodbye, asks the IO side to close, and ends what still runs on the connection.
     pub(super) fn close_conn(&mut self, key: ConnKey, reason: Reason) {
         let Some(conn) = self.conns.get_mut(key).filter(|conn| conn.state != State::Closing) else { return };
+        let unanswered = conn.http1.as_ref().is_some_and(|http1| http1.exchange.is_some());
         // Nothing comes before the preface and SETTINGS (RFC 9113 §3.4): a server that has not got them gets no GOAWAY.
-        let silent = conn.state == State::Connecting || (conn.role != Role::Downstream && !conn.out.has_left(0));
+        let silent = conn.http1.is_some() || conn.state == State::Connecting || (conn.role != Role::Downstream && !conn.out.has_left(0));
+        if conn.role == Role::Downstream {
+            conn.state = State::Closing;
+        }
         self.end_exchanges(key, Ended::Lost);
         let Some(conn) = self.conns.get_mut(key) else { return };
         conn.state = State::Closing;
@@ -202,7 +210,8 @@ impl Core {
             conn.say_goaway(reason, &mut self.buffers);
         }
         self.mark_dirty(key);
-        self.actions.push_back(Action::Close { conn: key });
+        // An answer that is not complete must not end like one that is.
+        self.actions.push_back(if unanswered { Action::Cut { conn: key } } else { Action::Close { conn: key } });
     }
 
     /// An error of one stream: told to the side that made it, and the other leg is ended too.
