@@ -59,12 +59,15 @@ pub(crate) fn is_connected(fd: RawFd) -> bool {
     // SAFETY: the pointers are to a live i32 and to its size.
     let asked = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &raw mut len) };
     asked == 0 && error == 0
+}
 
 /// Makes the close that follows a reset (SO_LINGER of zero seconds).
 pub(crate) fn reset_on_close(fd: RawFd) {
+    const LEN: libc::socklen_t = 8;
+    const { assert!(std::mem::size_of::<libc::linger>() == LEN as usize) };
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
-    // SAFETY: the pointer is to a live `linger` and the length is its size. A failure leaves an ordinary close.
+    // SAFETY: the pointer is to a live `linger` and LEN is its size. A failure leaves an ordinary close.
     unsafe {
-        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const linger).cast(), std::mem::size_of::<libc::linger>() as u32);
+        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const linger).cast(), LEN);
     }
 }
