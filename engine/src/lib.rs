@@ -18,5 +18,5 @@ pub mod route;
 mod shard;
 pub mod tls;
 
-pub use config::{Config, IoDriver, Limits};
+pub use config::{Config, IoDriver, Limits, Rate};
 pub use engine::{Engine, ShardFailed, StartError};

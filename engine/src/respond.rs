@@ -135,8 +135,14 @@ impl Failure {
             Self::BadPath => (b"400", status!("400", "BadRequest", "the request path has an invalid escape"), false),
             Self::HeadTooLarge => (b"431", status!("431", "RequestHeaderFieldsTooLarge", "the request header list is too large"), false),
             Self::BadRequest => (b"400", status!("400", "BadRequest", "the request is malformed"), false),
-            Self::NotImplemented => (b"501", status!("501", "NotImplemented", "transfer codings other than chunked, and protocol upgrades, are not supported"), false),
-            Self::VersionNotSupported => (b"505", status!("505", "HTTPVersionNotSupported", "only HTTP/1.0, HTTP/1.1 and HTTP/2 are supported"), false),
+            Self::NotImplemented => (
+                b"501",
+                status!("501", "NotImplemented", "transfer codings other than chunked, and protocol upgrades, are not supported"),
+                false,
+            ),
+            Self::VersionNotSupported => {
+                (b"505", status!("505", "HTTPVersionNotSupported", "only HTTP/1.0, HTTP/1.1 and HTTP/2 are supported"), false)
+            }
             Self::MethodNotAllowed => (b"405", status!("405", "MethodNotAllowed", "CONNECT is not supported"), false),
         };
         Answer { status, body, retry_after: retry.then_some(b"1") }

@@ -11,7 +11,6 @@ use loadgen::{Pki, Twin, TwinConfig};
 use rustls::pki_types::UnixTime;
 use tokio::runtime::Runtime;
 
-
 /// Watches that somebody left open must not keep the demo from ending.
 const DRAIN: Duration = Duration::from_secs(1);
 

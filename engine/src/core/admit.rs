@@ -149,6 +149,11 @@ impl Core {
             self.refuse_http1(key, failure);
             return Ok(());
         }
+        // That we drain or are full is no fault of the client's.
+        let is_ours = reason == Reason::REFUSED_STREAM && conn.streams.len() < self.limits.client_streams as usize;
+        if conn.role == Role::Downstream && !is_ours && !conn.may_reset(&self.limits, self.now) {
+            return Err(Reason::ENHANCE_YOUR_CALM);
+        }
         conn.remember_reset(stream);
         self.write(key, |out| frame::put_reset(out, stream, reason));
         Ok(())

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::body::{Chunk, Copied};
+use super::budget::{Budget, Rate};
 use super::exchange::Side;
 use super::http1::Http1;
 use super::outbox::{Buffers, Outbox};
@@ -19,6 +20,9 @@ use crate::http2::inbound::Inbound;
 
 /// The window of a connection without windows: what is held back there is held back by the full outbox alone.
 pub(crate) const NO_WINDOW: i64 = i64::MAX / 4;
+/// What a DATA frame pays for: one update for the stream and one for the connection would do; Envoy allows ten as well.
+const UPDATES_PER_DATA: u32 = 10;
+const PAID_UPDATES: u32 = 10_000;
 /// Streams we reset whose late frames are still ignored rather than judged.
 const REMEMBERED_RESETS: usize = 32;
 
@@ -87,6 +91,11 @@ pub struct Conn {
     pub(crate) suspect: bool,
     /// When the last stream ended.
     pub(crate) idle_since: Instant,
+    /// Resets: by a client, or of ours towards a server.
+    pub(crate) reset_budget: Budget,
+    pub(crate) idle_frames: Budget,
+    /// WINDOW_UPDATEs that are paid for by DATA we sent.
+    pub(crate) paid_updates: u32,
     resets: Vec<u32>,
     next_reset: usize,
 }
@@ -121,6 +130,9 @@ impl Conn {
             pinged: None,
             suspect: false,
             idle_since: now,
+            reset_budget: Budget::full(reset_rate(role, limits), now),
+            idle_frames: Budget::full(limits.idle_frames, now),
+            paid_updates: 0,
             resets: Vec::new(),
             next_reset: 0,
         }
@@ -172,6 +184,7 @@ impl Conn {
 
     /// Appends body bytes of a stream.
     pub(crate) fn put_data(&mut self, stream: u32, bytes: &[u8], end: bool, buffers: &mut Buffers, copied: &mut Copied) {
+        self.paid_updates = (self.paid_updates + UPDATES_PER_DATA).min(PAID_UPDATES);
         let Some(framing) = self.http1.as_ref().map(|http1| http1.framing) else {
             return self.out.data(stream, bytes, end, buffers, copied);
         };
@@ -192,6 +205,7 @@ impl Conn {
 
     /// Appends a body block of a stream without copying it.
     pub(crate) fn put_chunk(&mut self, stream: u32, chunk: Chunk, end: bool, buffers: &mut Buffers) {
+        self.paid_updates = (self.paid_updates + UPDATES_PER_DATA).min(PAID_UPDATES);
         let Some(framing) = self.http1.as_ref().map(|http1| http1.framing) else {
             return self.out.chunk(stream, chunk, end, buffers);
         };
@@ -213,6 +227,25 @@ impl Conn {
         if self.http1.as_ref().is_some_and(|http1| http1.framing == write::Framing::Chunked) {
             write::put_last_chunk(self.out.frames(buffers), trailers);
         }
+    }
+
+    /// Takes one reset from the budget.
+    pub(crate) fn may_reset(&mut self, limits: &Limits, now: Instant) -> bool {
+        self.reset_budget.take(reset_rate(self.role, limits), now)
+    }
+
+    /// Takes one frame that carries nothing from the budget (RFC 9113 §10.5).
+    pub(crate) fn take_idle_frame(&mut self, limits: &Limits, now: Instant) -> Result<(), Reason> {
+        if self.idle_frames.take(limits.idle_frames, now) { Ok(()) } else { Err(Reason::ENHANCE_YOUR_CALM) }
+    }
+
+    /// The same for a WINDOW_UPDATE, ten of which are free for each DATA frame we sent.
+    pub(crate) fn take_update(&mut self, limits: &Limits, now: Instant) -> Result<(), Reason> {
+        match self.paid_updates.checked_sub(1) {
+            Some(left) => self.paid_updates = left,
+            None => self.take_idle_frame(limits, now)?,
+        }
+        Ok(())
     }
 
     /// May a stream be opened here now?
@@ -272,6 +305,13 @@ impl Conn {
         self.streams.release();
         self.out.release();
         self.blocked.shrink_to(0);
+    }
+}
+
+fn reset_rate(role: Role, limits: &Limits) -> Rate {
+    match role {
+        Role::Downstream => limits.client_resets,
+        Role::Upstream { .. } => limits.server_resets,
     }
 }
 

@@ -83,6 +83,8 @@ pub(crate) struct Exchange {
     /// Outbox mark in front of the request head: was it ever on the wire?
     pub(crate) head_mark: u64,
     pub(crate) since: Instant,
+    /// The client is gone, and the server's stream is not reset yet.
+    pub(crate) abandoned: bool,
 }
 
 impl Exchange {
@@ -101,6 +103,7 @@ impl Exchange {
             refused_by: None,
             head_mark: 0,
             since: now,
+            abandoned: false,
         }
     }
 

@@ -75,8 +75,11 @@ impl Core {
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
         let leg = &mut entry.legs[to as usize];
         if leg.closed {
-            // The reader is gone but the exchange is not: an upload nobody wants. Its bytes count as taken.
-            self.credit(exchange, from, bytes.len());
+            // The reader is gone but the exchange is not. An upload nobody wants counts as taken; an answer nobody wants does not,
+            // so that its window ends it.
+            if !entry.abandoned {
+                self.credit(exchange, from, bytes.len());
+            }
             self.settle(exchange);
             return;
         }

@@ -245,7 +245,8 @@ impl Core {
     pub(super) fn reset_http1(&mut self, exchange: ExchangeKey, reason: Reason) -> bool {
         let Some(entry) = self.exchanges.get(exchange) else { return false };
         let down = &entry.legs[Side::Down as usize];
-        let is_http1 = down.conn.and_then(|key| self.conns.get(key)).is_some_and(|conn| conn.http1.is_some() && conn.state != State::Closing);
+        let is_http1 =
+            down.conn.and_then(|key| self.conns.get(key)).is_some_and(|conn| conn.http1.is_some() && conn.state != State::Closing);
         if !is_http1 || down.closed || entry.phase == Phase::Answering {
             return false;
         }

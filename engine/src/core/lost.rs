@@ -12,6 +12,7 @@
 //! | server gone | no response head | 503 |
 //! | server gone | response begun | RST_STREAM(INTERNAL_ERROR) |
 
+use super::budget::YOUNG;
 use super::conn::{Role, State, Unknown};
 use super::exchange::{Phase, Side};
 use super::pool::Lane;
@@ -30,9 +31,13 @@ impl Core {
         };
         match side {
             Side::Down => {
+                let young = self.exchanges.get(exchange).is_some_and(|entry| self.now - entry.since < YOUNG);
                 self.unlink(exchange, Side::Down);
-                self.reset_leg(exchange, Side::Up, Reason::CANCEL);
                 self.settle(exchange);
+                let (limits, now) = (&self.limits, self.now);
+                if young && self.conns.get_mut(key).is_some_and(|conn| !conn.may_reset(limits, now)) {
+                    return Err(Reason::ENHANCE_YOUR_CALM);
+                }
             }
             Side::Up => self.on_server_reset(exchange, reason),
         }
@@ -168,13 +173,27 @@ impl Core {
         } else if down.closed && up.closed {
             self.free(exchange);
         } else if down.closed {
+            self.abandon(exchange);
+        }
+    }
+
+    /// Nobody wants the answer any more: its stream is reset, or, when too many were, runs to its end unread.
+    pub(super) fn abandon(&mut self, exchange: ExchangeKey) {
+        let (limits, now) = (&self.limits, self.now);
+        let Some(entry) = self.exchanges.get_mut(exchange) else { return };
+        let Some(conn) = entry.leg(Side::Up).conn.and_then(|key| self.conns.get_mut(key)) else { return };
+        if conn.may_reset(limits, now) {
+            self.abandoned -= usize::from(std::mem::take(&mut entry.abandoned));
             self.reset_leg(exchange, Side::Up, Reason::CANCEL);
+        } else if !std::mem::replace(&mut entry.abandoned, true) {
+            self.abandoned += 1;
         }
     }
 
     fn free(&mut self, exchange: ExchangeKey) {
         self.release_server(exchange);
         let Some(mut entry) = self.exchanges.remove(exchange) else { return };
+        self.abandoned -= usize::from(entry.abandoned);
         for leg in &mut entry.legs {
             leg.holding.clear(&mut self.blocks);
         }

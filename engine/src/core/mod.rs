@@ -15,6 +15,7 @@
 mod admit;
 mod answer;
 mod body;
+mod budget;
 mod conn;
 mod dispatch;
 mod exchange;
@@ -43,6 +44,7 @@ use outbox::Buffers;
 use pool::{Server, ServerSlot};
 use slab::Slab;
 
+pub use budget::Rate;
 pub use slab::Key;
 
 /// Names a connection of a shard.
@@ -164,6 +166,8 @@ pub struct Core {
     /// For a path with escapes.
     path_scratch: Vec<u8>,
     random: u64,
+    /// Exchanges whose client is gone and whose stream runs to its end unread.
+    abandoned: usize,
     draining: Option<tick::Drain>,
     counters: Counters,
     next_downstream_tick: Instant,
@@ -192,6 +196,7 @@ impl Core {
             spare_heads: Vec::new(),
             path_scratch: Vec::new(),
             random: seed | 1,
+            abandoned: 0,
             draining: None,
             counters: Counters::default(),
             next_downstream_tick: now,

@@ -33,6 +33,7 @@ impl Core {
         self.now = now;
         self.take_snapshot();
         self.tick_servers();
+        self.tick_abandoned();
         if now >= self.next_downstream_tick {
             self.next_downstream_tick = now + IDLE_TICK;
             self.tick_clients();
@@ -105,6 +106,19 @@ impl Core {
                         self.tick_server_conn(key);
                     }
                 }
+            }
+        }
+    }
+
+    /// Resets what could not be reset before.
+    fn tick_abandoned(&mut self) {
+        for at in 0..self.exchanges.places() {
+            if self.abandoned == 0 {
+                return;
+            }
+            let Some(key) = self.exchanges.key_at(at) else { continue };
+            if self.exchanges.get(key).is_some_and(|entry| entry.abandoned) {
+                self.abandon(key);
             }
         }
     }

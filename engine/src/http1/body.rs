@@ -19,11 +19,18 @@ enum Expect {
     /// This many bytes, then the end.
     Plain(u64),
     /// A chunk size, of which this much and so many digits were read.
-    Size { value: u64, digits: u32 },
+    Size {
+        value: u64,
+        digits: u32,
+    },
     /// The rest of the size line.
-    Extension { value: u64 },
+    Extension {
+        value: u64,
+    },
     /// The LF of the size line.
-    SizeEnd { value: u64 },
+    SizeEnd {
+        value: u64,
+    },
     /// This many bytes of a chunk.
     Chunk(u64),
     /// CR, then LF behind a chunk.

@@ -259,7 +259,8 @@ mod tests {
 
     #[test]
     fn hop_by_hop_lines_stay_here() {
-        let text = "GET / HTTP/1.1\r\nHost: k\r\nConnection: close, X-Drop\r\nX-Drop: 1\r\nTE: trailers\r\nKeep-Alive: 5\r\nX-Keep: 1\r\n\r\n";
+        let text =
+            "GET / HTTP/1.1\r\nHost: k\r\nConnection: close, X-Drop\r\nX-Drop: 1\r\nTE: trailers\r\nKeep-Alive: 5\r\nX-Keep: 1\r\n\r\n";
         let (facts, fields) = head(text).unwrap().unwrap();
         assert!(!facts.keep_alive);
         assert_eq!(fields[4..], ["x-keep=1"]);
@@ -296,7 +297,12 @@ mod tests {
         ] {
             assert_eq!(with(lines), Err(want), "{lines:?}");
         }
-        for bare in ["GET / HTTP/1.1\nHost: k\n\n", "GET / HTTP/1.1\r\n\r\n", "GET  / HTTP/1.1\r\nHost: k\r\n\r\n", "\r\nGET / HTTP/1.1\r\nHost: k\r\n\r\n"] {
+        for bare in [
+            "GET / HTTP/1.1\nHost: k\n\n",
+            "GET / HTTP/1.1\r\n\r\n",
+            "GET  / HTTP/1.1\r\nHost: k\r\n\r\n",
+            "\r\nGET / HTTP/1.1\r\nHost: k\r\n\r\n",
+        ] {
             assert!(head(bare).is_err(), "{bare:?}");
         }
         assert_eq!(head("GET / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n").map(|_| ()), Err(BadHead::Framing));

@@ -120,11 +120,13 @@ fn reason(status: u16) -> &'static [u8] {
         503 => b"Service Unavailable",
         504 => b"Gateway Timeout",
         505 => b"HTTP Version Not Supported",
-        100..=199 => b"Informational",
-        200..=299 => b"Success",
-        300..=399 => b"Redirection",
-        400..=499 => b"Client Error",
-        _ => b"Server Error",
+        _ => match status / 100 {
+            1 => b"Informational",
+            2 => b"Success",
+            3 => b"Redirection",
+            4 => b"Client Error",
+            _ => b"Server Error",
+        },
     }
 }
 
@@ -134,7 +136,8 @@ mod tests {
 
     #[test]
     fn sizes_are_hexadecimal() {
-        for (len, want) in [(1, "1\r\n"), (15, "f\r\n"), (16, "10\r\n"), (4096, "1000\r\n"), (16_375, "3ff7\r\n"), (0xabcdef, "abcdef\r\n")] {
+        for (len, want) in [(1, "1\r\n"), (15, "f\r\n"), (16, "10\r\n"), (4096, "1000\r\n"), (16_375, "3ff7\r\n"), (0xabcdef, "abcdef\r\n")]
+        {
             let mut out = Vec::new();
             put_chunk_size(&mut out, len);
             assert_eq!(String::from_utf8(out).unwrap(), want);
