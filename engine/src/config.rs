@@ -71,7 +71,7 @@ pub struct Limits {
     pub connect: Duration,
     /// TLS handshake with a server, and the server's first SETTINGS.
     pub server_handshake: Duration,
-    /// TLS handshake of a client, and its HTTP/2 preface.
+    /// TLS handshake of a client, its HTTP/2 preface, and each head of HTTP/1.1.
     pub client_handshake: Duration,
     /// A client connection without streams is closed after this; kube-apiserver's own limit.
     pub client_idle: Duration,

@@ -170,8 +170,8 @@ impl Conn {
     }
 
     /// Turns to HTTP/1.1, which has no windows.
-    pub(crate) fn speak_http1(&mut self) {
-        self.http1 = Some(Box::new(Http1::new()));
+    pub(crate) fn speak_http1(&mut self, now: Instant) {
+        self.http1 = Some(Box::new(Http1::new(now)));
         self.inbound = None;
         self.settled = true;
         self.send_window = NO_WINDOW;

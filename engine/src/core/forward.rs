@@ -63,7 +63,8 @@ impl Core {
         #[allow(clippy::cast_possible_truncation, reason = "a piece is at most one frame long")]
         let len = bytes.len() as u32;
         leg.owed += len;
-        leg.uncredited += flow - len;
+        // Padding; HTTP/1.1 has neither padding nor windows.
+        leg.uncredited += flow.saturating_sub(len);
         leg.recv_end = end;
         self.counters.body_received += u64::from(len);
         Ok(())

@@ -36,7 +36,8 @@ pub(crate) struct Http1 {
 }
 
 impl Http1 {
-    pub(crate) fn new() -> Self {
+    /// The first head is waited for from now on.
+    pub(crate) fn new(now: Instant) -> Self {
         Self {
             buffer: Vec::new(),
             body: None,
@@ -45,7 +46,7 @@ impl Http1 {
             is_1_0: false,
             keep_alive: true,
             framing: write::Framing::None,
-            head_since: None,
+            head_since: Some(now),
         }
     }
 

@@ -225,7 +225,7 @@ impl Core {
         conn.idle_since = now;
         let role = conn.role;
         if protocol == Protocol::Http1 && role == Role::Downstream {
-            conn.speak_http1();
+            conn.speak_http1(now);
             return;
         }
         conn.greet(&self.limits, &mut self.buffers);
