@@ -12,9 +12,6 @@ use rustls::{ClientConfig, ServerConfig};
 
 use crate::failure::Failure;
 
-/// What both sides of the proxy speak (RFC 7301); HTTP/1.1 is not there yet.
-pub(crate) const ALPN: &[&[u8]] = &[b"h2"];
-
 /// The largest certificate or key file; bundles with all public authorities have 250 KiB.
 const PEM_MAX: usize = 1 << 20;
 
@@ -36,12 +33,12 @@ pub(crate) fn routes(file: Named<'_>) -> Result<Snapshot, Failure> {
 /// How clients are served.
 pub(crate) fn server_tls(cert: Named<'_>, key: Named<'_>) -> Result<Arc<ServerConfig>, Failure> {
     let (cert_pem, key_pem) = (read(cert, PEM_MAX)?, read(key, PEM_MAX)?);
-    tls::server_config(&cert_pem, &key_pem, ALPN, UnixTime::now()).map_err(|error| pair_refused(cert, key, &error))
+    tls::server_config(&cert_pem, &key_pem, tls::CLIENTS_SPEAK, UnixTime::now()).map_err(|error| pair_refused(cert, key, &error))
 }
 
 /// How servers are verified.
 pub(crate) fn client_tls(ca: Named<'_>) -> Result<Arc<ClientConfig>, Failure> {
-    tls::client_config(&read(ca, PEM_MAX)?, None, ALPN, UnixTime::now()).map_err(|error| ca.refused(error))
+    tls::client_config(&read(ca, PEM_MAX)?, None, tls::SERVERS_SPEAK, UnixTime::now()).map_err(|error| ca.refused(error))
 }
 
 /// Checks a certificate and its key.

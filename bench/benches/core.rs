@@ -12,7 +12,7 @@ use bench::Fields;
 use criterion::{Criterion, Throughput};
 use discovery::Publisher;
 use engine::Limits;
-use engine::core::{Action, ConnKey, Core};
+use engine::core::{Action, ConnKey, Core, Protocol};
 use engine::http2::hpack::{Encoder, Field};
 
 const DATA: u8 = 0;
@@ -72,7 +72,7 @@ impl World {
         first_request.set_stream(1);
         core.handle_bytes(client, &first_request.bytes, now);
         let Some(Action::Connect { conn: server, .. }) = core.poll_action() else { panic!("no connection was asked for") };
-        core.handle_established(server, now);
+        core.handle_established(server, Protocol::Http2, now);
         let mut settings = Vec::new();
         frame(&mut settings, SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100]);
         core.handle_bytes(server, &settings, now);

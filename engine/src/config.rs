@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use crate::core::Rate;
+
 /// Which kernel interface moves bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum IoDriver {
@@ -73,7 +75,7 @@ pub struct Limits {
     pub connect: Duration,
     /// TLS handshake with a server.
     pub server_handshake: Duration,
-    /// TLS handshake of a client, and its HTTP/2 preface.
+    /// TLS handshake of a client, its HTTP/2 preface, and each head of HTTP/1.1.
     pub client_handshake: Duration,
     /// A client connection without streams is closed after this; kube-apiserver's own limit.
     pub client_idle: Duration,
@@ -89,6 +91,15 @@ pub struct Limits {
     pub server_backoff: Duration,
     /// Response head of a request that is not long-running: the apiserver's own 60 s and its 504 come first.
     pub response_head: Duration,
+    /// Streams that a client resets while they are young, or that we reset for its faults (CVE-2023-44487, CVE-2025-8671): a
+    /// controller that gives up on requests does a few a second.
+    pub client_resets: Rate,
+    /// Frames that carry nothing, from either side: PING, SETTINGS, priorities, unknown kinds, empty or tiny DATA, and
+    /// WINDOW_UPDATE beyond ten for each DATA frame we sent (CVE-2019-9512 to -9518).
+    pub idle_frames: Rate,
+    /// Streams we reset on one server connection, because clients went away. Beyond that they run to their end unread: a Go server
+    /// closes a connection with many resets, and with it everybody's watches.
+    pub server_resets: Rate,
     /// Running short requests may finish this long after a drain began.
     pub drain: Duration,
 }
@@ -121,6 +132,9 @@ impl Default for Limits {
             dead_after: Duration::from_secs(4),
             server_backoff: Duration::from_millis(250),
             response_head: Duration::from_secs(65),
+            client_resets: Rate { burst: 100, per_second: 50 },
+            idle_frames: Rate { burst: 1_000, per_second: 200 },
+            server_resets: Rate { burst: 100, per_second: 100 },
             drain: Duration::from_secs(25),
         }
     }

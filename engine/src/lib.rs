@@ -11,6 +11,7 @@ pub mod config;
 pub mod core;
 pub mod cpus;
 mod engine;
+pub(crate) mod http1;
 pub mod http2;
 pub mod request;
 pub(crate) mod respond;
@@ -18,5 +19,5 @@ pub mod route;
 mod shard;
 pub mod tls;
 
-pub use config::{Config, IoDriver, Limits};
+pub use config::{Config, IoDriver, Limits, Rate};
 pub use engine::{Engine, ShardFailed, StartError};

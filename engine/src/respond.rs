@@ -2,6 +2,7 @@
 //!
 //! The text names no address: what a client may see must not tell it what can be reached from here (threats.md §5e).
 
+use crate::http2::hpack::{HeaderBlock, Token};
 use crate::route::Refusal;
 
 /// Why a request is answered here.
@@ -23,6 +24,12 @@ pub(crate) enum Failure {
     HeadTooLarge,
     /// CONNECT: never a tunnel.
     MethodNotAllowed,
+    /// HTTP/1.1 that is not well formed, or whose end is not clear.
+    BadRequest,
+    /// A transfer coding or an upgrade that we do not do.
+    NotImplemented,
+    /// Neither HTTP/1.0 nor HTTP/1.1.
+    VersionNotSupported,
 }
 
 impl From<Refusal> for Failure {
@@ -38,6 +45,40 @@ pub(crate) struct Answer {
     pub(crate) status: &'static [u8],
     pub(crate) body: &'static [u8],
     pub(crate) retry_after: Option<&'static [u8]>,
+}
+
+impl Answer {
+    /// The status as a number.
+    pub(crate) fn code(&self) -> u16 {
+        self.status.iter().fold(0, |sum, &digit| sum * 10 + u16::from(digit - b'0'))
+    }
+
+    /// Appends the head.
+    pub(crate) fn put_fields(&self, head: &mut HeaderBlock) {
+        let mut digits = [0; 20];
+        head.push_token(Token::STATUS, self.status);
+        head.push_token(Token::CONTENT_TYPE, b"application/json");
+        head.push_token(Token::CACHE_CONTROL, b"no-cache, private");
+        head.push_token(Token::CONTENT_LENGTH, decimal(self.body.len(), &mut digits));
+        if let Some(seconds) = self.retry_after {
+            head.push_token(Token::RETRY_AFTER, seconds);
+        }
+    }
+}
+
+/// `n` in decimal digits.
+fn decimal(mut n: usize, digits: &mut [u8; 20]) -> &[u8] {
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        #[allow(clippy::cast_possible_truncation, reason = "a digit")]
+        let digit = (n % 10) as u8;
+        digits[at] = b'0' + digit;
+        n /= 10;
+        if n == 0 {
+            return &digits[at..];
+        }
+    }
 }
 
 macro_rules! status {
@@ -89,6 +130,15 @@ impl Failure {
             ),
             Self::BadPath => (b"400", status!("400", "BadRequest", "the request path has an invalid escape"), false),
             Self::HeadTooLarge => (b"431", status!("431", "RequestHeaderFieldsTooLarge", "the request header list is too large"), false),
+            Self::BadRequest => (b"400", status!("400", "BadRequest", "the request is malformed"), false),
+            Self::NotImplemented => (
+                b"501",
+                status!("501", "NotImplemented", "transfer codings other than chunked, and protocol upgrades, are not supported"),
+                false,
+            ),
+            Self::VersionNotSupported => {
+                (b"505", status!("505", "HTTPVersionNotSupported", "only HTTP/1.0, HTTP/1.1 and HTTP/2 are supported"), false)
+            }
             Self::MethodNotAllowed => (b"405", status!("405", "MethodNotAllowed", "CONNECT is not supported"), false),
         };
         Answer { status, body, retry_after: retry.then_some(b"1") }
@@ -99,7 +149,7 @@ impl Failure {
 mod tests {
     use super::*;
 
-    const ALL: [Failure; 8] = [
+    const ALL: [Failure; 11] = [
         Failure::NoServer,
         Failure::Interrupted,
         Failure::Timeout,
@@ -108,6 +158,9 @@ mod tests {
         Failure::BadPath,
         Failure::HeadTooLarge,
         Failure::MethodNotAllowed,
+        Failure::BadRequest,
+        Failure::NotImplemented,
+        Failure::VersionNotSupported,
     ];
 
     #[test]

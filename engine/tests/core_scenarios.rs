@@ -5,7 +5,7 @@ mod sim;
 
 use std::time::Duration;
 
-use engine::Limits;
+use engine::{Limits, Rate};
 use sim::end::{Event, MAX_STREAMS};
 use sim::stage::{Door, Stage, body, field, reset, status};
 
@@ -374,7 +374,9 @@ fn an_early_response_ends_the_upload_with_no_error() {
 
 #[test]
 fn padding_gives_its_window_back() {
-    let mut stage = stage();
+    // More such frames than a client with the default budget may send.
+    let idle_frames = Rate { burst: 10_000, per_second: 0 };
+    let mut stage = Stage::new(Limits { idle_frames, ..Limits::default() });
     let client = stage.client(WIDE);
     let stream = stage.ask(client, "POST", BOTH, false);
     for _ in 0..2_000 {

@@ -11,8 +11,6 @@ use loadgen::{Pki, Twin, TwinConfig};
 use rustls::pki_types::UnixTime;
 use tokio::runtime::Runtime;
 
-use crate::files::ALPN;
-
 /// Watches that somebody left open must not keep the demo from ending.
 const DRAIN: Duration = Duration::from_secs(1);
 
@@ -150,12 +148,12 @@ fn snapshot(servers: &[(Server, Vec<Api>)], local: usize) -> Result<Snapshot, di
 /// One shard on any CPU: the demo may share a small machine with anything.
 fn config(pki: &Pki) -> Result<Config, StartError> {
     let (serving, now) = (pki.serving()?, UnixTime::now());
-    let upstream = || tls::client_config(pki.ca_pem().as_bytes(), None, ALPN, now);
+    let upstream = || tls::client_config(pki.ca_pem().as_bytes(), None, tls::SERVERS_SPEAK, now);
     Ok(Config {
         bind: (Ipv4Addr::LOCALHOST, 0).into(),
         cpus: vec![None],
         io_driver: IoDriver::Auto,
-        server_tls: tls::server_config(serving.cert.as_bytes(), serving.key.as_bytes(), ALPN, now)?,
+        server_tls: tls::server_config(serving.cert.as_bytes(), serving.key.as_bytes(), tls::CLIENTS_SPEAK, now)?,
         local_tls: upstream()?,
         peer_tls: upstream()?,
         limits: Limits { drain: DRAIN, ..Limits::default() },

@@ -12,6 +12,7 @@
 #![allow(dead_code, unused_imports, unreachable_pub, reason = "shared by test files that each use a part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise, helpers included")]
 
+pub mod http1;
 pub mod raw;
 pub mod script;
 pub mod tools;
@@ -37,7 +38,6 @@ pub use loadgen::twin::apis;
 pub const TOKEN: &str = "token-of-the-test";
 /// The name in the certificates that tests dial.
 pub const NAME: &str = "localhost";
-const ALPN: &[&[u8]] = &[b"h2"];
 
 /// Makes of every named `async fn(IoDriver)` one test per driver.
 #[macro_export]
@@ -256,12 +256,12 @@ impl Plan {
 fn config(pki: &Pki, driver: IoDriver, shards: usize, limits: Limits) -> Config {
     let serving = pki.serving().unwrap();
     let now = UnixTime::now();
-    let client_tls = || tls::client_config(pki.ca_pem().as_bytes(), None, ALPN, now).unwrap();
+    let client_tls = || tls::client_config(pki.ca_pem().as_bytes(), None, tls::SERVERS_SPEAK, now).unwrap();
     Config {
         bind: (Ipv4Addr::LOCALHOST, 0).into(),
         cpus: vec![None; shards],
         io_driver: driver,
-        server_tls: tls::server_config(serving.cert.as_bytes(), serving.key.as_bytes(), ALPN, now).unwrap(),
+        server_tls: tls::server_config(serving.cert.as_bytes(), serving.key.as_bytes(), tls::CLIENTS_SPEAK, now).unwrap(),
         local_tls: client_tls(),
         peer_tls: client_tls(),
         limits,

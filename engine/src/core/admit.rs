@@ -49,7 +49,7 @@ impl Core {
         self.on_request(key, stream, head, end, too_large)
     }
 
-    fn on_request(&mut self, key: ConnKey, stream: u32, head: HeaderBlock, end: bool, too_large: bool) -> ConnResult {
+    pub(super) fn on_request(&mut self, key: ConnKey, stream: u32, head: HeaderBlock, end: bool, too_large: bool) -> ConnResult {
         let full = self.is_full();
         let Some(conn) = self.conns.get_mut(key) else { return Ok(()) };
         if conn.state != State::Open || full || conn.streams.len() >= self.limits.client_streams as usize {
@@ -63,7 +63,7 @@ impl Core {
         }
         self.counters.requests += 1;
         let plan = facts.map_or(Err(Failure::HeadTooLarge), |facts| self.plan(&head, facts));
-        let initial_window = i64::from(conn_window(&self.conns, key));
+        let initial_window = self.conns.get(key).map_or(0, Conn::first_window);
         let mut exchange = Exchange::new(head, plan.as_ref().map_or(Lane::Short, |plan| plan.lane), self.now);
         exchange.is_head = facts.is_some_and(|facts| facts.is_head);
         let down = exchange.leg(Side::Down);
@@ -84,6 +84,9 @@ impl Core {
         let exchange = self.exchanges.insert(exchange);
         if let Some(conn) = self.conns.get_mut(key) {
             conn.streams.insert(stream, exchange);
+            if let Some(http1) = conn.http1.as_deref_mut() {
+                http1.exchange = Some(exchange);
+            }
         }
         match plan {
             _ if broken_length => self.fail_stream(exchange, Side::Down, Reason::PROTOCOL_ERROR),
@@ -140,9 +143,18 @@ impl Core {
     }
 
     pub(super) fn refuse_stream(&mut self, key: ConnKey, stream: u32, reason: Reason) -> ConnResult {
-        if let Some(conn) = self.conns.get_mut(key) {
-            conn.remember_reset(stream);
+        let Some(conn) = self.conns.get_mut(key) else { return Ok(()) };
+        if conn.http1.is_some() {
+            let failure = if reason == Reason::REFUSED_STREAM { Failure::Overloaded } else { Failure::BadRequest };
+            self.refuse_http1(key, failure);
+            return Ok(());
         }
+        // That we drain or are full is no fault of the client's.
+        let is_ours = reason == Reason::REFUSED_STREAM && conn.streams.len() < self.limits.client_streams as usize;
+        if conn.role == Role::Downstream && !is_ours && !conn.may_reset(&self.limits, self.now) {
+            return Err(Reason::ENHANCE_YOUR_CALM);
+        }
+        conn.remember_reset(stream);
         self.write(key, |out| frame::put_reset(out, stream, reason));
         Ok(())
     }
@@ -160,10 +172,6 @@ impl Core {
             self.spare_heads.push(head);
         }
     }
-}
-
-fn conn_window(conns: &super::slab::Slab<Conn>, key: ConnKey) -> u32 {
-    conns.get(key).map_or(0, |conn| conn.peer.initial_window)
 }
 
 /// A stream id that is not in the table: `None` when it may be opened (RFC 9113 §5.1.1).

@@ -3,9 +3,9 @@
 use super::conn::{Unknown, put_headers};
 use super::exchange::{Phase, Side};
 use super::receive::ConnResult;
-use super::{ConnKey, Core, ExchangeKey};
+use super::{ConnKey, Core, ExchangeKey, http1};
 use crate::http2::Reason;
-use crate::http2::hpack::{Field, HeaderBlock, Token};
+use crate::http2::hpack::HeaderBlock;
 use crate::http2::message;
 use crate::respond::Failure;
 
@@ -59,9 +59,14 @@ impl Core {
     /// Writes a head from the server to the client.
     fn pass_head(&mut self, exchange: ExchangeKey, head: &HeaderBlock, end: bool) {
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
+        let is_head = entry.is_head;
         let down = entry.leg(Side::Down);
         let (Some(key), stream) = (down.conn, down.stream) else { return };
         let Some(conn) = self.conns.get_mut(key) else { return };
+        if conn.http1.is_some() {
+            http1::put_head(conn, &mut self.buffers, head, is_head, end);
+            return self.mark_dirty(key);
+        }
         put_headers(conn, &mut self.buffers, stream, end, |encoder, out| {
             for field in head.iter() {
                 encoder.field(field, out);
@@ -81,23 +86,11 @@ impl Core {
         let up = entry.leg(Side::Up);
         up.holding.clear(&mut self.blocks);
         (up.recv_end, up.send_end, up.closed) = (true, true, true);
-        let down = entry.leg(Side::Down);
-        let (Some(key), stream) = (down.conn, down.stream) else { return };
         self.give_head(request);
-        if let Some(conn) = self.conns.get_mut(key) {
-            let mut digits = [0; 20];
-            let length = decimal(answer.body.len(), &mut digits);
-            put_headers(conn, &mut self.buffers, stream, is_head, |encoder, out| {
-                encoder.field(Field::of(Token::STATUS, answer.status), out);
-                encoder.field(Field::of(Token::CONTENT_TYPE, b"application/json"), out);
-                encoder.field(Field::of(Token::CACHE_CONTROL, b"no-cache, private"), out);
-                encoder.field(Field::of(Token::CONTENT_LENGTH, length), out);
-                if let Some(seconds) = answer.retry_after {
-                    encoder.field(Field::of(Token::RETRY_AFTER, seconds), out);
-                }
-            });
-            self.mark_dirty(key);
-        }
+        let mut head = self.spare_heads.pop().unwrap_or_default();
+        answer.put_fields(&mut head);
+        self.pass_head(exchange, &head, is_head);
+        self.give_head(head);
         if is_head {
             if let Some(entry) = self.exchanges.get_mut(exchange) {
                 entry.leg(Side::Down).send_end = true;
@@ -107,20 +100,5 @@ impl Core {
             self.forward(exchange, Side::Up, answer.body, true);
         }
         self.settle(exchange);
-    }
-}
-
-/// `n` in decimal digits.
-fn decimal(mut n: usize, digits: &mut [u8; 20]) -> &[u8] {
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        #[allow(clippy::cast_possible_truncation, reason = "a digit")]
-        let digit = (n % 10) as u8;
-        digits[at] = b'0' + digit;
-        n /= 10;
-        if n == 0 {
-            return &digits[at..];
-        }
     }
 }

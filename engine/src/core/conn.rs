@@ -3,19 +3,28 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use super::body::{Chunk, Copied};
+use super::budget::{Budget, Rate};
 use super::exchange::Side;
+use super::http1::Http1;
 use super::outbox::{Buffers, Outbox};
 use super::pool::Lane;
 use super::streams::Streams;
 use super::{ExchangeKey, ServerSlot};
 use crate::config::Limits;
+use crate::http1::write;
 use crate::http2::Reason;
 use crate::http2::frame::{self, DEFAULT_WINDOW, MAX_WINDOW, PREFACE, PeerSettings, flag, kind, setting};
-use crate::http2::hpack::{Decoder, Encoder};
+use crate::http2::hpack::{Decoder, Encoder, HeaderBlock};
 use crate::http2::inbound::Inbound;
 
 /// Streams we reset whose late frames are still ignored rather than judged: more than a connection has open at once.
 const REMEMBERED_RESETS: usize = 256;
+/// The window of a connection without windows: what is held back there is held back by the full outbox alone.
+pub(crate) const NO_WINDOW: i64 = i64::MAX / 4;
+/// What a DATA frame pays for: one update for the stream and one for the connection would do; Envoy allows ten as well.
+const UPDATES_PER_DATA: u32 = 10;
+const PAID_UPDATES: u32 = 10_000;
 
 /// Where a connection is in its life.
 ///
@@ -48,6 +57,8 @@ pub(crate) enum Role {
 pub struct Conn {
     pub(crate) role: Role,
     pub(crate) state: State,
+    /// Set for a client that speaks HTTP/1.1.
+    pub(crate) http1: Option<Box<Http1>>,
     /// Taken out while frames that borrow from it are handled.
     pub(crate) inbound: Option<Inbound>,
     pub(crate) out: Outbox,
@@ -83,6 +94,11 @@ pub struct Conn {
     pub(crate) suspect: bool,
     /// When the last stream ended.
     pub(crate) idle_since: Instant,
+    /// Resets: by a client, or of ours towards a server.
+    pub(crate) reset_budget: Budget,
+    pub(crate) idle_frames: Budget,
+    /// WINDOW_UPDATEs that are paid for by DATA we sent.
+    pub(crate) paid_updates: u32,
     resets: Vec<u32>,
     next_reset: usize,
 }
@@ -96,6 +112,7 @@ impl Conn {
         Self {
             role,
             state: State::Connecting,
+            http1: None,
             inbound: Some(inbound),
             out: Outbox::default(),
             dirty: false,
@@ -118,6 +135,9 @@ impl Conn {
             last_written: now,
             suspect: false,
             idle_since: now,
+            reset_budget: Budget::full(reset_rate(role, limits), now),
+            idle_frames: Budget::full(limits.idle_frames, now),
+            paid_updates: 0,
             resets: Vec::new(),
             next_reset: 0,
         }
@@ -152,6 +172,85 @@ impl Conn {
             }
         }
         frame::put_window_update(out, 0, limits.connection_window - DEFAULT_WINDOW);
+    }
+
+    /// Turns to HTTP/1.1, which has no windows.
+    pub(crate) fn speak_http1(&mut self, now: Instant) {
+        self.http1 = Some(Box::new(Http1::new(now)));
+        self.inbound = None;
+        self.settled = true;
+        self.send_window = NO_WINDOW;
+    }
+
+    /// What we may send on a new stream.
+    pub(crate) fn first_window(&self) -> i64 {
+        if self.http1.is_some() { NO_WINDOW } else { i64::from(self.peer.initial_window) }
+    }
+
+    /// Appends body bytes of a stream.
+    pub(crate) fn put_data(&mut self, stream: u32, bytes: &[u8], end: bool, buffers: &mut Buffers, copied: &mut Copied) {
+        self.paid_updates = (self.paid_updates + UPDATES_PER_DATA).min(PAID_UPDATES);
+        let Some(framing) = self.http1.as_ref().map(|http1| http1.framing) else {
+            return self.out.data(stream, bytes, end, buffers, copied);
+        };
+        let out = self.out.frames(buffers);
+        if framing == write::Framing::Chunked {
+            if !bytes.is_empty() {
+                write::put_chunk_size(out, bytes.len());
+                copied.into(out, bytes);
+                out.extend_from_slice(b"\r\n");
+            }
+            if end {
+                write::put_last_chunk(out, None);
+            }
+        } else {
+            copied.into(out, bytes);
+        }
+    }
+
+    /// Appends a body block of a stream without copying it.
+    pub(crate) fn put_chunk(&mut self, stream: u32, chunk: Chunk, end: bool, buffers: &mut Buffers) {
+        self.paid_updates = (self.paid_updates + UPDATES_PER_DATA).min(PAID_UPDATES);
+        let Some(framing) = self.http1.as_ref().map(|http1| http1.framing) else {
+            return self.out.chunk(stream, chunk, end, buffers);
+        };
+        let chunked = framing == write::Framing::Chunked;
+        if chunked {
+            write::put_chunk_size(self.out.frames(buffers), chunk.range.len());
+        }
+        self.out.weave(chunk, buffers);
+        if chunked {
+            self.out.frames(buffers).extend_from_slice(b"\r\n");
+        }
+        if chunked && end {
+            self.put_last_chunk(None, buffers);
+        }
+    }
+
+    /// Ends a body of HTTP/1.1; trailers are dropped where the framing has no place for them.
+    pub(crate) fn put_last_chunk(&mut self, trailers: Option<&HeaderBlock>, buffers: &mut Buffers) {
+        if self.http1.as_ref().is_some_and(|http1| http1.framing == write::Framing::Chunked) {
+            write::put_last_chunk(self.out.frames(buffers), trailers);
+        }
+    }
+
+    /// Takes one reset from the budget.
+    pub(crate) fn may_reset(&mut self, limits: &Limits, now: Instant) -> bool {
+        self.reset_budget.take(reset_rate(self.role, limits), now)
+    }
+
+    /// Takes one frame that carries nothing from the budget (RFC 9113 §10.5).
+    pub(crate) fn take_idle_frame(&mut self, limits: &Limits, now: Instant) -> Result<(), Reason> {
+        if self.idle_frames.take(limits.idle_frames, now) { Ok(()) } else { Err(Reason::ENHANCE_YOUR_CALM) }
+    }
+
+    /// The same for a WINDOW_UPDATE, ten of which are free for each DATA frame we sent.
+    pub(crate) fn take_update(&mut self, limits: &Limits, now: Instant) -> Result<(), Reason> {
+        match self.paid_updates.checked_sub(1) {
+            Some(left) => self.paid_updates = left,
+            None => self.take_idle_frame(limits, now)?,
+        }
+        Ok(())
     }
 
     /// May a stream be opened here now?
@@ -211,6 +310,13 @@ impl Conn {
         self.streams.release();
         self.out.release();
         self.blocked.shrink_to(0);
+    }
+}
+
+fn reset_rate(role: Role, limits: &Limits) -> Rate {
+    match role {
+        Role::Downstream => limits.client_resets,
+        Role::Upstream { .. } => limits.server_resets,
     }
 }
 

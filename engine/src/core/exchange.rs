@@ -91,6 +91,8 @@ pub(crate) struct Exchange {
     pub(crate) since: Instant,
     /// When bytes last went to the client.
     pub(crate) moved: Instant,
+    /// The client is gone, and the server's stream is not reset yet.
+    pub(crate) abandoned: bool,
 }
 
 impl Exchange {
@@ -110,6 +112,7 @@ impl Exchange {
             head_mark: 0,
             since: now,
             moved: now,
+            abandoned: false,
         }
     }
 

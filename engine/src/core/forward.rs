@@ -9,7 +9,7 @@
 use super::conn::{Unknown, put_headers};
 use super::exchange::Side;
 use super::receive::ConnResult;
-use super::{ConnKey, Core, ExchangeKey};
+use super::{Action, ConnKey, Core, ExchangeKey};
 use crate::http2::Reason;
 use crate::http2::frame::{self, MAX_DATA};
 use crate::http2::message::{UNKNOWN_LENGTH, forwarded_in_request};
@@ -43,7 +43,7 @@ impl Core {
     }
 
     /// Books a piece of DATA on the leg it came on.
-    fn take_data(&mut self, exchange: ExchangeKey, side: Side, bytes: &[u8], flow: u32, end: bool) -> Result<(), Reason> {
+    pub(super) fn take_data(&mut self, exchange: ExchangeKey, side: Side, bytes: &[u8], flow: u32, end: bool) -> Result<(), Reason> {
         let Some(entry) = self.exchanges.get_mut(exchange) else { return Err(Reason::INTERNAL_ERROR) };
         let headless = side == Side::Up && entry.phase != super::exchange::Phase::Answering;
         let leg = entry.leg(side);
@@ -67,7 +67,8 @@ impl Core {
         #[allow(clippy::cast_possible_truncation, reason = "a piece is at most one frame long")]
         let len = bytes.len() as u32;
         leg.owed += len;
-        leg.uncredited += flow - len;
+        // Padding; HTTP/1.1 has neither padding nor windows.
+        leg.uncredited += flow.saturating_sub(len);
         leg.recv_end = end;
         self.counters.body_received += u64::from(len);
         Ok(())
@@ -79,8 +80,11 @@ impl Core {
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
         let leg = &mut entry.legs[to as usize];
         if leg.closed {
-            // The reader is gone but the exchange is not: an upload nobody wants. Its bytes count as taken.
-            self.credit(exchange, from, bytes.len());
+            // The reader is gone but the exchange is not. An upload nobody wants counts as taken; an answer nobody wants does not,
+            // so that its window ends it.
+            if !entry.abandoned {
+                self.credit(exchange, from, bytes.len());
+            }
             self.settle(exchange);
             return;
         }
@@ -91,7 +95,7 @@ impl Core {
                 let now = bytes.len().min(usize::try_from(room).unwrap_or(0));
                 if now == bytes.len() || now > 0 {
                     let last = end && now == bytes.len();
-                    conn.out.data(leg.stream, &bytes[..now], last, &mut self.buffers, &mut self.copied);
+                    conn.put_data(leg.stream, &bytes[..now], last, &mut self.buffers, &mut self.copied);
                     leg.send_window -= now as i64;
                     conn.send_window -= now as i64;
                     leg.send_end |= last;
@@ -157,7 +161,7 @@ impl Core {
             leg.send_window -= n as i64;
             conn.send_window -= n as i64;
             leg.send_end |= last;
-            conn.out.chunk(leg.stream, chunk, last, &mut self.buffers);
+            conn.put_chunk(leg.stream, chunk, last, &mut self.buffers);
             #[allow(clippy::cast_possible_truncation, reason = "a chunk is at most one frame long")]
             conn.out.credit(exchange, n as u32);
             wrote = true;
@@ -179,12 +183,13 @@ impl Core {
             }
             let stream = leg.stream;
             match used_trailers.as_ref().or(leg.trailers.as_ref()) {
+                Some(trailers) if conn.http1.is_some() => conn.put_last_chunk(Some(trailers), &mut self.buffers),
                 Some(trailers) => put_headers(conn, &mut self.buffers, stream, true, |encoder, out| {
                     for field in trailers.iter().filter(|field| to == Side::Down || forwarded_in_request(field.token)) {
                         encoder.field(field, out);
                     }
                 }),
-                None => conn.out.data(stream, &[], true, &mut self.buffers, &mut self.copied),
+                None => conn.put_data(stream, &[], true, &mut self.buffers, &mut self.copied),
             }
             leg.send_end = true;
             wrote = true;
@@ -242,7 +247,16 @@ impl Core {
         let taken = leg.owed.min(u32::try_from(bytes).unwrap_or(u32::MAX));
         leg.owed -= taken;
         leg.uncredited += taken;
-        if leg.recv_end || leg.closed || leg.uncredited < granted / 2 {
+        if leg.recv_end || leg.closed {
+            return;
+        }
+        if let Some(key) = leg.conn.filter(|&key| self.conns.get(key).is_some_and(|conn| conn.http1.is_some())) {
+            // No windows here: reading goes on.
+            leg.uncredited = 0;
+            self.actions.push_back(Action::Read { conn: key });
+            return;
+        }
+        if leg.uncredited < granted / 2 {
             return;
         }
         let increment = std::mem::take(&mut leg.uncredited);

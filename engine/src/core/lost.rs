@@ -15,6 +15,7 @@
 //! | server gone | no response head | 503 |
 //! | server gone | response begun | RST_STREAM(INTERNAL_ERROR) |
 
+use super::budget::YOUNG;
 use super::conn::{Role, State, Unknown};
 use super::exchange::{Phase, Side};
 use super::pool::Lane;
@@ -33,9 +34,13 @@ impl Core {
         };
         match side {
             Side::Down => {
+                let young = self.exchanges.get(exchange).is_some_and(|entry| self.now - entry.since < YOUNG);
                 self.unlink(exchange, Side::Down);
-                self.reset_leg(exchange, Side::Up, Reason::CANCEL);
                 self.settle(exchange);
+                let (limits, now) = (&self.limits, self.now);
+                if young && self.conns.get_mut(key).is_some_and(|conn| !conn.may_reset(limits, now)) {
+                    return Err(Reason::ENHANCE_YOUR_CALM);
+                }
             }
             Side::Up => self.on_server_reset(exchange, reason),
         }
@@ -65,15 +70,19 @@ impl Core {
 
     /// Resets a leg's stream if it is still open.
     pub(super) fn reset_leg(&mut self, exchange: ExchangeKey, side: Side, reason: Reason) {
+        if side == Side::Down && self.reset_http1(exchange, reason) {
+            return;
+        }
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
         let leg = entry.leg(side);
         if leg.closed {
             return;
         }
-        if let (Some(key), stream) = (leg.conn, leg.stream) {
-            if let Some(conn) = self.conns.get_mut(key) {
-                conn.remember_reset(stream);
-            }
+        if let (Some(key), stream) = (leg.conn, leg.stream)
+            && let Some(conn) = self.conns.get_mut(key)
+            && conn.http1.is_none()
+        {
+            conn.remember_reset(stream);
             self.write(key, |out| frame::put_reset(out, stream, reason));
         }
         self.unlink(exchange, side);
@@ -91,12 +100,15 @@ impl Core {
         leg.closed = true;
         leg.holding.clear(&mut self.blocks);
         let trailers = leg.trailers.take();
-        let (conn, stream) = (leg.conn, leg.stream);
+        let (conn, stream, answered, read) = (leg.conn, leg.stream, leg.send_end, leg.recv_end);
         if let Some(trailers) = trailers {
             self.give_head(trailers);
         }
         if let Some(key) = conn {
             self.remove_stream(key, stream);
+            if side == Side::Down {
+                self.end_http1(key, answered, read);
+            }
         }
     }
 
@@ -164,13 +176,27 @@ impl Core {
         } else if down.closed && up.closed {
             self.free(exchange);
         } else if down.closed {
+            self.abandon(exchange);
+        }
+    }
+
+    /// Nobody wants the answer any more: its stream is reset, or, when too many were, runs to its end unread.
+    pub(super) fn abandon(&mut self, exchange: ExchangeKey) {
+        let (limits, now) = (&self.limits, self.now);
+        let Some(entry) = self.exchanges.get_mut(exchange) else { return };
+        let Some(conn) = entry.leg(Side::Up).conn.and_then(|key| self.conns.get_mut(key)) else { return };
+        if conn.may_reset(limits, now) {
+            self.abandoned -= usize::from(std::mem::take(&mut entry.abandoned));
             self.reset_leg(exchange, Side::Up, Reason::CANCEL);
+        } else if !std::mem::replace(&mut entry.abandoned, true) {
+            self.abandoned += 1;
         }
     }
 
     fn free(&mut self, exchange: ExchangeKey) {
         self.release_server(exchange);
         let Some(mut entry) = self.exchanges.remove(exchange) else { return };
+        self.abandoned -= usize::from(entry.abandoned);
         for leg in &mut entry.legs {
             leg.holding.clear(&mut self.blocks);
         }
@@ -271,6 +297,9 @@ impl Core {
     pub(super) fn remove_conn(&mut self, key: ConnKey, ended: Ended) {
         if self.conns.get(key).is_none() {
             return;
+        }
+        if let Some(conn) = self.conns.get_mut(key).filter(|conn| conn.role == Role::Downstream) {
+            conn.state = State::Closing;
         }
         self.end_exchanges(key, ended);
         let Some(mut conn) = self.conns.remove(key) else { return };

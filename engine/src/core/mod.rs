@@ -15,10 +15,12 @@
 mod admit;
 mod answer;
 mod body;
+mod budget;
 mod conn;
 mod dispatch;
 mod exchange;
 mod forward;
+mod http1;
 mod lost;
 mod outbox;
 mod pool;
@@ -42,6 +44,7 @@ use outbox::Buffers;
 use pool::{Server, ServerSlot};
 use slab::Slab;
 
+pub use budget::Rate;
 pub use slab::Key;
 
 /// Names a connection of a shard.
@@ -70,11 +73,30 @@ pub enum Action {
         /// To whom.
         destination: Destination,
     },
+    /// Go on reading, if reading was held back.
+    Read {
+        /// Where.
+        conn: ConnKey,
+    },
+    /// End it at once, without a goodbye: what was sent is not complete.
+    Cut {
+        /// Which one; the name means nothing afterwards.
+        conn: ConnKey,
+    },
     /// Write what is left, then close.
     Close {
         /// Which one; the name means nothing afterwards.
         conn: ConnKey,
     },
+}
+
+/// What a client speaks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Protocol {
+    /// HTTP/2.
+    Http2,
+    /// HTTP/1.1 or HTTP/1.0.
+    Http1,
 }
 
 /// How a connection ended, as far as the IO side knows.
@@ -132,6 +154,8 @@ pub struct Core {
     slots: Vec<ServerSlot>,
     local: ServerSlot,
     clients: usize,
+    /// HTTP/1.1 connections whose request was answered, and where the next one may wait.
+    ready: VecDeque<ConnKey>,
     dirty: Vec<ConnKey>,
     actions: VecDeque<Action>,
     blocks: Blocks,
@@ -142,6 +166,8 @@ pub struct Core {
     /// For a path with escapes.
     path_scratch: Vec<u8>,
     random: u64,
+    /// Exchanges whose client is gone and whose stream runs to its end unread.
+    abandoned: usize,
     draining: Option<tick::Drain>,
     counters: Counters,
     next_downstream_tick: Instant,
@@ -161,6 +187,7 @@ impl Core {
             slots: Vec::new(),
             local: ServerSlot::NONE,
             clients: 0,
+            ready: VecDeque::new(),
             dirty: Vec::new(),
             actions: VecDeque::new(),
             blocks: Blocks::default(),
@@ -169,6 +196,7 @@ impl Core {
             spare_heads: Vec::new(),
             path_scratch: Vec::new(),
             random: seed | 1,
+            abandoned: 0,
             draining: None,
             counters: Counters::default(),
             next_downstream_tick: now,
@@ -187,16 +215,20 @@ impl Core {
         Some(self.conns.insert(Conn::new(Role::Downstream, &self.limits, now)))
     }
 
-    /// TLS is done, and the other side speaks HTTP/2.
-    pub fn handle_established(&mut self, key: ConnKey, now: Instant) {
+    /// TLS is done. Servers are spoken to in HTTP/2 only.
+    pub fn handle_established(&mut self, key: ConnKey, protocol: Protocol, now: Instant) {
         self.now = now;
         let Some(conn) = self.conns.get_mut(key).filter(|conn| conn.state == State::Connecting) else { return };
         conn.state = State::Open;
         conn.since = now;
         conn.last_received = now;
         conn.idle_since = now;
-        conn.greet(&self.limits, &mut self.buffers);
         let role = conn.role;
+        if protocol == Protocol::Http1 && role == Role::Downstream {
+            conn.speak_http1(now);
+            return;
+        }
+        conn.greet(&self.limits, &mut self.buffers);
         self.mark_dirty(key);
         if let Role::Upstream { server, lane } = role {
             self.on_server_connected(key, server, lane);
@@ -205,21 +237,23 @@ impl Core {
 
     /// Plaintext arrived.
     pub fn handle_bytes(&mut self, key: ConnKey, bytes: &[u8], now: Instant) {
-        // Plaintext proves the handshake, and may come in the same read as its end.
-        self.handle_established(key, now);
+        self.now = now;
         self.receive(key, bytes);
+        self.serve_ready();
     }
 
     /// The connection is gone.
     pub fn handle_closed(&mut self, key: ConnKey, ended: Ended, now: Instant) {
         self.now = now;
         self.remove_conn(key, ended);
+        self.serve_ready();
     }
 
     /// Everything that was drained from the connection has been taken by the kernel.
     pub fn handle_written(&mut self, key: ConnKey, now: Instant) {
         self.now = now;
         self.on_written(key);
+        self.serve_ready();
     }
 
     /// The next connection that has something to write.
@@ -247,7 +281,8 @@ impl Core {
 
     /// Should the IO side go on reading? Not from a client that does not read what we have for it.
     pub fn wants_read(&self, key: ConnKey) -> bool {
-        self.conns.get(key).is_some_and(|conn| conn.role != Role::Downstream || conn.out.len() < self.limits.out_high * 2)
+        let reads = |conn: &Conn| conn.out.len() < self.limits.out_high * 2 && self.upload_has_room(conn);
+        self.conns.get(key).is_some_and(|conn| conn.role != Role::Downstream || reads(conn))
     }
 
     /// Counts since start.

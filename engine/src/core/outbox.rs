@@ -75,7 +75,7 @@ impl Outbox {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.frames.is_empty()
+        self.frames.is_empty() && self.woven.is_empty()
     }
 
     /// How many bytes were ever put: a mark for [`Outbox::has_left`].
@@ -133,6 +133,12 @@ impl Outbox {
     pub(crate) fn chunk(&mut self, stream: u32, chunk: Chunk, end: bool, buffers: &mut Buffers) {
         let frames = self.frames(buffers);
         frame::put_head(frames, chunk.range.len(), kind::DATA, if end { flag::END_STREAM } else { 0 }, stream);
+        self.weave(chunk, buffers);
+    }
+
+    /// Puts a block behind what is there, as it is.
+    pub(crate) fn weave(&mut self, chunk: Chunk, buffers: &mut Buffers) {
+        self.frames(buffers);
         self.woven_len += chunk.range.len();
         if self.woven.capacity() == 0 {
             self.woven.reserve(FIRST_LIST);

@@ -8,6 +8,9 @@ use crate::http2::frame::{self, MAX_WINDOW};
 use crate::http2::inbound::{Frame, Inbound};
 use crate::respond::Failure;
 
+/// DATA below this that does not end its stream carries next to nothing: its head is as long.
+const TINY: usize = 9;
+
 /// A connection error to be told the other side (RFC 9113 §5.4.1).
 pub(super) type ConnResult = Result<(), Reason>;
 
@@ -18,6 +21,10 @@ impl Core {
         conn.last_received = now;
         conn.pinged = None;
         let was_suspect = std::mem::take(&mut conn.suspect);
+        if conn.http1.is_some() {
+            self.receive_http1(key, bytes);
+            return;
+        }
         let Some(mut inbound) = conn.inbound.take() else { return };
         let outcome = self.receive_frames(key, &mut inbound, &mut bytes);
         let Some(conn) = self.conns.get_mut(key) else { return };
@@ -42,6 +49,7 @@ impl Core {
     }
 
     fn on_frame(&mut self, key: ConnKey, frame: Frame<'_>) -> ConnResult {
+        self.charge(key, &frame)?;
         match frame {
             Frame::Data { stream, bytes, flow, end_stream } => self.on_data(key, stream, bytes, flow, end_stream),
             Frame::Headers { stream, block, end_stream, self_dependent } => self.on_headers(key, stream, block, end_stream, self_dependent),
@@ -58,6 +66,19 @@ impl Core {
             }
             Frame::Faulty { stream, reason } => self.on_faulty(key, stream, reason),
             Frame::SettingsAck | Frame::Ping { ack: true, .. } | Frame::Ignored => Ok(()),
+        }
+    }
+
+    /// Frames that carry nothing come out of a budget.
+    fn charge(&mut self, key: ConnKey, frame: &Frame<'_>) -> ConnResult {
+        let now = self.now;
+        let Some(conn) = self.conns.get_mut(key) else { return Ok(()) };
+        match frame {
+            Frame::Headers { .. } | Frame::Reset { .. } | Frame::GoAway { .. } | Frame::Data { end_stream: true, .. } => Ok(()),
+            // A server may send tiny pieces for one of its clients (logs, line by line); the connection is everybody's.
+            Frame::Data { bytes, .. } if bytes.len() >= if conn.role == Role::Downstream { TINY } else { 1 } => Ok(()),
+            Frame::WindowUpdate { .. } => conn.take_update(&self.limits, now),
+            _ => conn.take_idle_frame(&self.limits, now),
         }
     }
 
@@ -150,10 +171,7 @@ impl Core {
         let side = conn.side();
         match conn.streams.get(stream) {
             Some(exchange) => self.fail_stream(exchange, side, reason),
-            None => {
-                conn.remember_reset(stream);
-                self.write(key, |out| frame::put_reset(out, stream, reason));
-            }
+            None => return self.refuse_stream(key, stream, reason),
         }
         Ok(())
     }
@@ -189,8 +207,12 @@ impl Core {
     /// Says goodbye, asks the IO side to close, and ends what still runs on the connection.
     pub(super) fn close_conn(&mut self, key: ConnKey, reason: Reason) {
         let Some(conn) = self.conns.get_mut(key).filter(|conn| conn.state != State::Closing) else { return };
+        let unanswered = conn.http1.as_ref().is_some_and(|http1| http1.exchange.is_some());
         // Nothing comes before the preface and SETTINGS (RFC 9113 §3.4): a server that has not got them gets no GOAWAY.
-        let silent = conn.state == State::Connecting || (conn.role != Role::Downstream && !conn.out.has_left(0));
+        let silent = conn.http1.is_some() || conn.state == State::Connecting || (conn.role != Role::Downstream && !conn.out.has_left(0));
+        if conn.role == Role::Downstream {
+            conn.state = State::Closing;
+        }
         self.end_exchanges(key, Ended::Lost);
         let Some(conn) = self.conns.get_mut(key) else { return };
         conn.state = State::Closing;
@@ -202,18 +224,31 @@ impl Core {
             conn.say_goaway(reason, &mut self.buffers);
         }
         self.mark_dirty(key);
-        self.actions.push_back(Action::Close { conn: key });
+        // An answer that is not complete must not end like one that is.
+        self.actions.push_back(if unanswered { Action::Cut { conn: key } } else { Action::Close { conn: key } });
     }
 
     /// An error of one stream: told to the side that made it, and the other leg is ended too.
     pub(super) fn fail_stream(&mut self, exchange: super::ExchangeKey, side: Side, reason: Reason) {
+        self.charge_fault(exchange, side);
         self.reset_leg(exchange, side, reason);
         match side {
-            Side::Down => self.reset_leg(exchange, Side::Up, Reason::CANCEL),
+            // The other leg is ended by `settle`, within the server's budget of resets.
+            Side::Down => {}
             Side::Up if self.exchanges.get(exchange).is_some_and(|entry| entry.phase != Phase::Answering) => {
                 self.answer_failure(exchange, Failure::Interrupted);
             }
             Side::Up => self.upstream_failed(exchange, Reason::INTERNAL_ERROR),
+        }
+    }
+
+    /// A client's fault that makes us reset its stream costs it as much as a reset of its own (CVE-2025-8671).
+    fn charge_fault(&mut self, exchange: super::ExchangeKey, side: Side) {
+        let Some(key) = self.exchanges.get(exchange).and_then(|entry| entry.legs[side as usize].conn) else { return };
+        let (limits, now) = (&self.limits, self.now);
+        let spent = |conn: &mut super::Conn| conn.role == Role::Downstream && conn.http1.is_none() && !conn.may_reset(limits, now);
+        if self.conns.get_mut(key).is_some_and(spent) {
+            self.close_conn(key, Reason::ENHANCE_YOUR_CALM);
         }
     }
 }

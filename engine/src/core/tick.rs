@@ -33,12 +33,14 @@ impl Core {
         self.now = now;
         self.take_snapshot();
         self.tick_servers();
+        self.tick_abandoned();
         if now >= self.next_downstream_tick {
             self.next_downstream_tick = now + IDLE_TICK;
             self.tick_clients();
             self.tick_exchanges();
         }
         self.tick_drain();
+        self.serve_ready();
     }
 
     /// When [`Core::handle_tick`] wants to be called next.
@@ -57,6 +59,7 @@ impl Core {
         }
         self.draining = Some(Drain { since: now, refused: false });
         self.each_client(|core, key, state| match state {
+            State::Open if core.drain_http1(key) => {}
             State::Open => core.write(key, |out| frame::put_goaway(out, MAX_WINDOW, Reason::NO_ERROR)),
             State::Connecting => core.close_conn(key, Reason::NO_ERROR),
             State::Draining | State::Closing => {}
@@ -66,6 +69,16 @@ impl Core {
     /// Is the time for running requests over? What is still being written is cut then.
     pub fn drain_is_over(&self, now: Instant) -> bool {
         self.draining.is_some_and(|drain| now - drain.since >= self.limits.drain)
+    }
+
+    /// The answer under way is the last one. False for HTTP/2.
+    fn drain_http1(&mut self, key: ConnKey) -> bool {
+        let Some(http1) = self.conns.get_mut(key).and_then(|conn| conn.http1.as_deref_mut()) else { return false };
+        http1.keep_alive = false;
+        if http1.exchange.is_none() {
+            self.close_conn(key, Reason::NO_ERROR);
+        }
+        true
     }
 
     /// Has the drain come to its end?
@@ -98,6 +111,19 @@ impl Core {
                         self.tick_server_conn(key);
                     }
                 }
+            }
+        }
+    }
+
+    /// Resets what could not be reset before.
+    fn tick_abandoned(&mut self) {
+        for at in 0..self.exchanges.places() {
+            if self.abandoned == 0 {
+                return;
+            }
+            let Some(key) = self.exchanges.key_at(at) else { continue };
+            if self.exchanges.get(key).is_some_and(|entry| entry.abandoned) {
+                self.abandon(key);
             }
         }
     }
@@ -174,7 +200,9 @@ impl Core {
         let now = self.now;
         self.each_client(|core, key, state| {
             let Some(conn) = core.conns.get_mut(key) else { return };
+            let slow_head = conn.http1.as_ref().and_then(|http1| http1.head_since);
             let late = match state {
+                _ if slow_head.is_some_and(|since| now - since >= core.limits.client_handshake) => true,
                 State::Open if conn.settled => conn.streams.is_empty() && now - conn.idle_since >= core.limits.client_idle,
                 State::Connecting | State::Open => now - conn.since >= core.limits.client_handshake,
                 State::Draining | State::Closing => false,
@@ -226,7 +254,7 @@ impl Core {
     fn refuse_new_streams(&mut self) {
         self.each_client(|core, key, state| {
             let Some(conn) = core.conns.get_mut(key) else { return };
-            if matches!(state, State::Open | State::Draining) {
+            if matches!(state, State::Open | State::Draining) && conn.http1.is_none() {
                 conn.state = State::Draining;
                 conn.say_goaway(Reason::NO_ERROR, &mut core.buffers);
                 core.mark_dirty(key);

@@ -136,6 +136,8 @@ impl Shard {
                 let flushed = self.state.borrow_mut().close(conn);
                 self.start_writer(conn, flushed);
             }
+            Action::Cut { conn } => self.state.borrow_mut().cut(conn),
+            Action::Read { conn } => self.state.borrow_mut().resume_reader(conn),
             Action::Connect { conn, address, destination } => {
                 self.connect(conn, address, destination);
             }

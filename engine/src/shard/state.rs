@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::link::{Link, Writer};
 use super::sys;
-use crate::core::{ConnKey, Core, Ended};
+use crate::core::{ConnKey, Core, Ended, Protocol};
 use crate::tls::{MAX_RECORD, WireBuf};
 
 /// One read: eight full TLS records. Larger reads gain nothing measurable and make one connection's turn longer.
@@ -135,14 +135,22 @@ impl State {
         }
         self.wire.clear();
         let core = &mut self.core;
-        let received = link.session.receive(&mut self.read[..have + n], &mut self.wire, |plain| core.handle_bytes(key, plain, now));
+        // What comes in the same read as the end of the handshake waits until the protocol is known.
+        let (established, mut early) = (link.session.is_established(), Vec::new());
+        let received = link.session.receive(&mut self.read[..have + n], &mut self.wire, |plain| {
+            if established { core.handle_bytes(key, plain, now) } else { early.extend_from_slice(plain) }
+        });
         keep_tail(&mut link.tail, &self.read[received.consumed..have + n], &mut self.spare);
         if received.established && !link.is_client && link.session.alpn() != Some(b"h2") {
             // Something else listens there.
             return self.end_as(key, Ended::Unreachable);
         }
         if received.established {
-            core.handle_established(key, now);
+            let protocol = if link.session.alpn() == Some(b"h2") { Protocol::Http2 } else { Protocol::Http1 };
+            core.handle_established(key, protocol, now);
+        }
+        if !early.is_empty() {
+            core.handle_bytes(key, &early, now);
         }
         let flushed = if self.wire.is_empty() { Flushed::Done } else { self.send_wire(key) };
         if received.error.is_some() || received.closed {
@@ -242,7 +250,7 @@ impl State {
     }
 
     /// The client reads again: so do we.
-    fn resume_reader(&mut self, key: ConnKey) {
+    pub(crate) fn resume_reader(&mut self, key: ConnKey) {
         if self.link(key).is_some_and(|link| link.held_reader.is_some())
             && self.core.wants_read(key)
             && let Some(reader) = self.link(key).and_then(|link| link.held_reader.take())
@@ -278,6 +286,14 @@ impl State {
         // A goodbye that does not fit is no loss.
         send_all(link.fd, self.wire.filled()).ok();
         sys::shutdown(link.fd, if link.is_client { libc::SHUT_WR } else { libc::SHUT_RDWR });
+    }
+
+    /// Ends a connection so that nobody takes what was sent for complete: a reset, not an end of file.
+    pub(crate) fn cut(&mut self, key: ConnKey) {
+        if let Some(link) = self.link(key) {
+            sys::reset_on_close(link.fd);
+        }
+        self.lose(key, Ended::Lost);
     }
 
     /// Ends closes that take too long.

@@ -68,3 +68,14 @@ pub(crate) fn unsent(fd: RawFd) -> i32 {
     let asked = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut bytes) };
     if asked == 0 { bytes } else { 0 }
 }
+
+/// Makes the close that follows a reset (SO_LINGER of zero seconds).
+pub(crate) fn reset_on_close(fd: RawFd) {
+    const LEN: libc::socklen_t = 8;
+    const { assert!(std::mem::size_of::<libc::linger>() == LEN as usize) };
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    // SAFETY: the pointer is to a live `linger` and LEN is its size. A failure leaves an ordinary close.
+    unsafe {
+        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const linger).cast(), LEN);
+    }
+}

@@ -8,6 +8,11 @@
 //!
 //! What it deliberately does not do: sockets, files, deadlines (all the caller's), 0-RTT, and deciding who a client is.
 
+/// What clients may speak, the better one first.
+pub const CLIENTS_SPEAK: &[&[u8]] = &[b"h2", b"http/1.1"];
+/// What servers are spoken to in.
+pub const SERVERS_SPEAK: &[&[u8]] = &[b"h2"];
+
 mod config;
 mod error;
 mod session;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use discovery::{Publisher, static_routes};
 use engine::Limits;
-use engine::core::{Action, ConnKey, Core, Ended};
+use engine::core::{Action, ConnKey, Core, Ended, Protocol};
 
 use super::end::{End, Event, HeadStyle, INITIAL_WINDOW, MAX_STREAMS};
 
@@ -60,7 +60,7 @@ impl Stage {
     /// A client with this stream window, connected.
     pub fn client(&mut self, window: u32) -> usize {
         let key = self.core.handle_accepted(self.now).expect("room for a client");
-        self.core.handle_established(key, self.now);
+        self.core.handle_established(key, Protocol::Http2, self.now);
         let at = self.add(key, None, End::client(&[(INITIAL_WINDOW, window)]));
         self.wires[at].end.grant(0, 1 << 24);
         self.wires[at].is_open = true;
@@ -190,12 +190,13 @@ impl Stage {
                     match self.doors[server] {
                         Door::Open => {
                             self.wires[at].is_open = true;
-                            self.core.handle_established(conn, self.now);
+                            self.core.handle_established(conn, Protocol::Http2, self.now);
                         }
                         Door::Refuses => self.core.handle_closed(conn, Ended::Unreachable, self.now),
                         Door::Hangs => {}
                     }
                 }
+                Action::Read { .. } | Action::Cut { .. } => unreachable!("only for HTTP/1.1"),
                 Action::Close { conn } => {
                     let at = self.wires.iter().rposition(|wire| wire.key == conn).unwrap();
                     if self.wires[at].is_open && !self.wires[at].is_frozen {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use discovery::{Publisher, static_routes};
 use engine::Limits;
-use engine::core::{Action, ConnKey, Core, Ended};
+use engine::core::{Action, ConnKey, Core, Ended, Protocol};
 
 use super::client::Client;
 use super::end::{End, Event, INITIAL_WINDOW, MAX_STREAMS};
@@ -164,6 +164,7 @@ impl World {
         while let Some(action) = self.core.poll_action() {
             match action {
                 Action::Connect { conn, address, .. } => self.connect_server(conn, usize::from(address.port()) - 1),
+                Action::Read { .. } | Action::Cut { .. } => unreachable!("only for HTTP/1.1"),
                 Action::Close { conn } => {
                     let at = self.link_of(conn);
                     let until = self.now + Duration::from_secs(1);
@@ -198,7 +199,7 @@ impl World {
             }
             State::Connecting { .. } => {
                 self.links[at].state = State::Open;
-                self.core.handle_established(self.links[at].key, now);
+                self.core.handle_established(self.links[at].key, Protocol::Http2, now);
                 self.last_move = now;
             }
             State::Open => self.move_bytes(at),
