@@ -80,7 +80,9 @@ fn settings(config: &TwinConfig) -> h2::server::Builder {
         .initial_window_size(config.stream_window)
         .initial_connection_window_size(config.connection_window)
         .max_frame_size(config.max_frame)
-        .max_header_list_size(config.max_header_list);
+        .max_header_list_size(config.max_header_list)
+        // As Go, which bears four times its streams in requests that are over before they began; `h2` bears 20.
+        .max_pending_accept_reset_streams(4 * config.max_concurrent_streams as usize);
     builder
 }
 
