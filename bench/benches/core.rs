@@ -67,6 +67,7 @@ impl World {
         let (mut asking, mut answering) = (Encoder::new(), Encoder::new());
         let (request, response) = (bench::kubectl_request(), bench::apiserver_response(length));
         let client = core.handle_accepted(now).unwrap();
+        core.handle_established(client, Protocol::Http2, now);
         core.handle_bytes(client, &client_greeting(), now);
         let mut first_request = Message::new(&mut asking, &request, 0);
         first_request.set_stream(1);
