@@ -121,6 +121,13 @@ pub(crate) struct ServeFlags {
     #[arg(long, value_name = "FILE", help_heading = SERVING)]
     pub(crate) tls_private_key_file: PathBuf,
 
+    /// A further certificate with its key, for clients that ask for one of the names; may be given more than once
+    ///
+    /// The names follow a colon: cert.pem,key.pem:example.com,*.example.org. Without them those in the certificate count. The first pair that
+    /// fits is taken; a client that names no server is matched by the address it came to; --tls-cert-file is for all others.
+    #[arg(long, value_name = "CERT,KEY[:NAME,...]", value_parser = sni_files, help_heading = SERVING)]
+    pub(crate) tls_sni_cert_key: Vec<SniFiles>,
+
     /// Requests a client may have running on one connection: 1 to 10000
     ///
     /// kube-apiserver's own default; each may hold 64 KiB of request body.
@@ -179,6 +186,14 @@ pub(crate) struct ServeFlags {
     /// Say more on stderr: -v what it runs on, -vv also counters every 10 seconds
     #[arg(short, action = clap::ArgAction::Count, help_heading = WATCHING)]
     pub(crate) verbose: u8,
+}
+
+/// A certificate, its key, and the names it is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SniFiles {
+    pub(crate) cert: PathBuf,
+    pub(crate) key: PathBuf,
+    pub(crate) names: Vec<String>,
 }
 
 /// The flags of `mvproxy demo`.
@@ -249,6 +264,17 @@ fn port(text: &str) -> Result<u16, &'static str> {
     text.parse().map_err(|_| "not a port: write a number from 0 to 65535")
 }
 
+fn sni_files(text: &str) -> Result<SniFiles, &'static str> {
+    let wrong = "not a pair: write CERT,KEY or CERT,KEY:NAME,NAME";
+    let (files, names) = text.split_once(':').map_or((text, None), |(files, names)| (files, Some(names)));
+    let (cert, key) = files.split_once(',').filter(|(cert, key)| !cert.is_empty() && !key.is_empty() && !key.contains(',')).ok_or(wrong)?;
+    let names: Vec<String> = names.into_iter().flat_map(|names| names.split(',')).map(|name| name.trim().into()).collect();
+    if names.iter().any(String::is_empty) {
+        return Err(wrong);
+    }
+    Ok(SniFiles { cert: cert.into(), key: key.into(), names })
+}
+
 fn max_streams(text: &str) -> Result<u32, &'static str> {
     let range = 1..=10_000;
     text.parse().ok().filter(|count| range.contains(count)).ok_or("not a number of streams: write one from 1 to 10000")
@@ -307,6 +333,16 @@ mod tests {
             let flags = flags(line);
             assert_eq!((flags.bind_address, flags.secure_port), (Some("::1".parse().unwrap()), 1), "{line}");
             assert_eq!((flags.shards, flags.verbose, flags.io_driver), (Some(2), 2, IoDriver::IoUring), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_pair_may_have_names() {
+        let pair = |names: &[&str]| SniFiles { cert: "c".into(), key: "k".into(), names: names.iter().map(|&name| name.into()).collect() };
+        let flags = flags("--tls-sni-cert-key c,k --tls-sni-cert-key=c,k:a.example,*.b.example,10.0.0.1");
+        assert_eq!(flags.tls_sni_cert_key, [pair(&[]), pair(&["a.example", "*.b.example", "10.0.0.1"])]);
+        for wrong in ["c", "c,", ",k", "c,k,x", "c,k:", "c,k:a,,b"] {
+            assert_eq!(sni_files(wrong), Err("not a pair: write CERT,KEY or CERT,KEY:NAME,NAME"), "{wrong}");
         }
     }
 

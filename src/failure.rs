@@ -25,6 +25,13 @@ impl Failure {
         Self::Runtime(one_line(message))
     }
 
+    /// The cause and the fix.
+    pub(crate) fn into_message(self) -> String {
+        match self {
+            Self::Usage(message) | Self::Runtime(message) => message,
+        }
+    }
+
     /// 2 and 1, as shells and most tools have it.
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {

@@ -3,12 +3,9 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
-use std::sync::Arc;
 
 use discovery::{Snapshot, static_routes};
-use engine::tls::{self, ConfigError};
-use rustls::pki_types::UnixTime;
-use rustls::{ClientConfig, ServerConfig};
+use engine::tls::ConfigError;
 
 use crate::failure::Failure;
 
@@ -30,32 +27,20 @@ pub(crate) fn routes(file: Named<'_>) -> Result<Snapshot, Failure> {
     static_routes::parse(text).map_err(|error| file.refused(error))
 }
 
-/// How clients are served.
-pub(crate) fn server_tls(cert: Named<'_>, key: Named<'_>) -> Result<Arc<ServerConfig>, Failure> {
-    let (cert_pem, key_pem) = (read(cert, PEM_MAX)?, read(key, PEM_MAX)?);
-    tls::server_config(&cert_pem, &key_pem, tls::CLIENTS_SPEAK, UnixTime::now()).map_err(|error| pair_refused(cert, key, &error))
-}
-
-/// How servers are verified.
-pub(crate) fn client_tls(ca: Named<'_>) -> Result<Arc<ClientConfig>, Failure> {
-    tls::client_config(&read(ca, PEM_MAX)?, None, tls::SERVERS_SPEAK, UnixTime::now()).map_err(|error| ca.refused(error))
-}
-
-/// Checks a certificate and its key.
-pub(crate) fn check_pair(cert: Named<'_>, key: Named<'_>) -> Result<(), Failure> {
-    let (cert_pem, key_pem) = (read(cert, PEM_MAX)?, read(key, PEM_MAX)?);
-    tls::check_pair(&cert_pem, &key_pem, UnixTime::now()).map_err(|error| pair_refused(cert, key, &error))
+/// A certificate, key or bundle.
+pub(crate) fn read_pem(file: Named<'_>) -> Result<Vec<u8>, Failure> {
+    read(file, PEM_MAX)
 }
 
 impl Named<'_> {
     /// The file was read, but what is in it is wrong.
-    fn refused(self, why: impl std::fmt::Display) -> Failure {
+    pub(crate) fn refused(self, why: impl std::fmt::Display) -> Failure {
         Failure::usage(format_args!("{} {}: {why}", self.flag, self.path.display()))
     }
 }
 
 /// Blames the file that is at fault.
-fn pair_refused(cert: Named<'_>, key: Named<'_>, error: &ConfigError) -> Failure {
+pub(crate) fn pair_refused(cert: Named<'_>, key: Named<'_>, error: &ConfigError) -> Failure {
     match error {
         ConfigError::NoKey | ConfigError::KeyEncrypted | ConfigError::BadKey(_) | ConfigError::KeyMismatch => key.refused(error),
         ConfigError::Pem(_) => {

@@ -3,6 +3,7 @@
 //! Flags ([`cli`]) become a configuration ([`serve`], [`files`], [`host`]), the configuration an engine, and [`signals`] end it.
 //! [`demo`] does the same with simulated servers. What a request meets is in the `engine` crate.
 
+mod certificates;
 mod cli;
 mod demo;
 mod failure;

@@ -10,16 +10,17 @@ use std::time::Duration;
 use discovery::{Publisher, Snapshot};
 use engine::{Config, Engine, Limits, cpus};
 
+use crate::certificates::Certificates;
 use crate::cli::ServeFlags;
 use crate::failure::Failure;
 use crate::files::{self, Named};
 use crate::signals::Signal;
 use crate::{host, log, signals};
 
-/// How often the shards are looked after.
-const TICK: Duration = Duration::from_secs(1);
+/// How often the shards and the certificate files are looked after: a new certificate is served within a second.
+const TICK: Duration = Duration::from_millis(250);
 /// How many ticks `-vv` lets pass between counters: 10 s.
-const COUNTERS_EVERY: u32 = 10;
+const COUNTERS_EVERY: u32 = 40;
 
 /// Runs until a signal, or until a shard fails.
 pub(crate) fn run(flags: &ServeFlags) -> Result<ExitCode, Failure> {
@@ -29,11 +30,12 @@ pub(crate) fn run(flags: &ServeFlags) -> Result<ExitCode, Failure> {
         sender.send(first).ok();
     })?;
     let nofile = host::raise_nofile();
-    let config = config(flags)?;
+    let mut certificates = Certificates::load(flags)?;
+    let config = config(flags, nofile)?;
     let routes = routes(flags, config.bind)?;
     let serving = describe(&routes);
     let publisher = Publisher::new(routes);
-    let engine = Engine::start(config, &publisher).map_err(Failure::runtime)?;
+    let engine = Engine::start(config, certificates.configs(), &publisher).map_err(Failure::runtime)?;
     for line in engine.refusals() {
         log::info(line);
     }
@@ -45,26 +47,16 @@ pub(crate) fn run(flags: &ServeFlags) -> Result<ExitCode, Failure> {
     }
     warn_of_unused(flags);
     log::info(format_args!("serving on {} for {serving}", engine.address()));
-    Ok(wait(engine, &signal, flags.verbose >= 2))
+    Ok(wait(engine, &signal, &mut certificates, flags.verbose >= 2))
 }
 
-/// What the flags mean, all files but the routes read.
-fn config(flags: &ServeFlags) -> Result<Config, Failure> {
-    let ca = Named { flag: "--peer-ca-file", path: &flags.peer_ca_file };
-    let local_ca = flags.local_ca_file.as_deref().map_or(ca, |path| Named { flag: "--local-ca-file", path });
-    let cert = Named { flag: "--tls-cert-file", path: &flags.tls_cert_file };
-    let key = Named { flag: "--tls-private-key-file", path: &flags.tls_private_key_file };
-    if let (Some(cert), Some(key)) = (&flags.proxy_client_cert_file, &flags.proxy_client_key_file) {
-        let cert = Named { flag: "--proxy-client-cert-file", path: cert };
-        files::check_pair(cert, Named { flag: "--proxy-client-key-file", path: key })?;
-    }
+/// What the flags mean, files left aside.
+fn config(flags: &ServeFlags, nofile: Option<u64>) -> Result<Config, Failure> {
     let cpus = cpus::choose(flags.shards, flags.cpu_list.as_deref(), &cpus::allowed(), host::cpu_quota());
     Ok(Config {
         cpus: cpus.map_err(|error| Failure::usage(format_args!("--cpu-list: {error}")))?,
         io_driver: flags.io_driver,
-        server_tls: files::server_tls(cert, key)?,
-        local_tls: files::client_tls(local_ca)?,
-        peer_tls: files::client_tls(ca)?,
+        files: nofile.and_then(|files| usize::try_from(files).ok()),
         limits: Limits { client_streams: flags.http2_max_streams_per_connection, ..Limits::default() },
         bind: bind(flags)?,
     })
@@ -114,7 +106,7 @@ fn warn_of_unused(flags: &ServeFlags) {
 }
 
 /// Waits for the first signal, drains, and waits for the shards. The second signal does not come back here.
-fn wait(engine: Engine, signal: &Receiver<Signal>, counters: bool) -> ExitCode {
+fn wait(engine: Engine, signal: &Receiver<Signal>, certificates: &mut Certificates<'_>, counters: bool) -> ExitCode {
     let mut ticks = 0;
     let first = loop {
         if let Ok(first) = signal.recv_timeout(TICK) {
@@ -123,6 +115,9 @@ fn wait(engine: Engine, signal: &Receiver<Signal>, counters: bool) -> ExitCode {
         if let Some(failed) = engine.failure() {
             log::error(format_args!("{failed}: ending"));
             return ExitCode::from(1);
+        }
+        if certificates.reload() {
+            engine.set_tls(certificates.configs());
         }
         ticks = (ticks + 1) % COUNTERS_EVERY;
         if counters && ticks == 0 {

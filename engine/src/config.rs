@@ -1,7 +1,6 @@
 //! Every limit of the data plane that may be changed, with its default and the reason for it.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 pub use crate::core::Rate;
@@ -27,12 +26,8 @@ pub struct Config {
     pub cpus: Vec<Option<usize>>,
     /// Kernel interface.
     pub io_driver: IoDriver,
-    /// Serving certificate, ALPN and ciphers for clients.
-    pub server_tls: Arc<rustls::ServerConfig>,
-    /// How the local server is verified.
-    pub local_tls: Arc<rustls::ClientConfig>,
-    /// How peers are verified.
-    pub peer_tls: Arc<rustls::ClientConfig>,
+    /// Files the process may have open, when that is limited: nine tenths of them, less what servers need, are for clients.
+    pub files: Option<usize>,
     /// Limits of each shard.
     pub limits: Limits,
 }
@@ -77,10 +72,18 @@ pub struct Limits {
     pub server_handshake: Duration,
     /// TLS handshake of a client, its HTTP/2 preface, and each head of HTTP/1.1.
     pub client_handshake: Duration,
+    /// Client handshakes under way; beyond that the oldest is cut. A handshake holds some KiB.
+    pub handshakes: usize,
+    /// The same for one address, which may be a load balancer's with many clients behind it.
+    pub handshakes_per_address: usize,
+    /// New connections from an address whose client was just told to calm down.
+    pub offender_conns: Rate,
     /// A client connection without streams is closed after this; kube-apiserver's own limit.
     pub client_idle: Duration,
     /// A server connection without streams is closed after this, before the server does it at 90 s.
     pub server_idle: Duration,
+    /// A server connection made with certificates that were replaced since is closed after this, running streams or not.
+    pub retired: Duration,
     /// Silence on a connection with a waiting stream before a PING asks for life.
     pub ping_after: Duration,
     /// Unanswered PING: no new streams on the connection.
@@ -125,8 +128,12 @@ impl Default for Limits {
             connect: Duration::from_secs(2),
             server_handshake: Duration::from_secs(3),
             client_handshake: Duration::from_secs(10),
+            handshakes: 4_096,
+            handshakes_per_address: 1_024,
+            offender_conns: Rate { burst: 20, per_second: 10 },
             client_idle: Duration::from_secs(90),
             server_idle: Duration::from_secs(60),
+            retired: Duration::from_secs(600),
             ping_after: Duration::from_secs(2),
             suspect_after: Duration::from_secs(2),
             dead_after: Duration::from_secs(4),
@@ -134,7 +141,7 @@ impl Default for Limits {
             response_head: Duration::from_secs(65),
             client_resets: Rate { burst: 100, per_second: 50 },
             idle_frames: Rate { burst: 1_000, per_second: 200 },
-            server_resets: Rate { burst: 100, per_second: 100 },
+            server_resets: Rate { burst: 100, per_second: 200 },
             drain: Duration::from_secs(25),
         }
     }

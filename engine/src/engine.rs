@@ -8,15 +8,20 @@ use std::sync::{Arc, Weak, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
 use discovery::{Publisher, Reader};
 
 use crate::config::Config;
 use crate::core::{Core, Counters};
 use crate::shard::ring::{self, Climbed, Ring};
 use crate::shard::{self, Loads, Receiver, Shard, Shared};
+use crate::tls::Configs;
 
 /// How often the control thread looks whether a shard wants a tick: half the finest interval a shard asks for.
 const TICK: Duration = Duration::from_millis(50);
+
+/// Files kept for connections to servers; the tenth that clients never get is for them too.
+const SERVER_FILES: usize = 64;
 
 /// A running data plane.
 pub struct Engine {
@@ -57,7 +62,7 @@ impl std::error::Error for ShardFailed {}
 
 impl Engine {
     /// Starts the shards; all of them listen when it returns.
-    pub fn start(config: Config, routes: &Publisher) -> Result<Self, StartError> {
+    pub fn start(config: Config, tls: Configs, routes: &Publisher) -> Result<Self, StartError> {
         let count = config.cpus.len();
         if count == 0 {
             return Err(StartError("no shard to start: give at least one CPU".into()));
@@ -71,7 +76,17 @@ impl Engine {
             .into_iter()
             .unzip();
         let published = (0..count).map(|_| Published::new()).collect();
-        let shared = Arc::new(Shared { config, loads: Loads::new(count), mail, published, draining: AtomicBool::new(false) });
+        let client_places = client_places(config.files);
+        let shared = Arc::new(Shared {
+            config,
+            tls: ArcSwap::from_pointee(tls),
+            server_tls_generation: AtomicU64::new(0),
+            loads: Loads::new(count),
+            mail,
+            published,
+            draining: AtomicBool::new(false),
+            client_places,
+        });
         let (ended_sender, ended) = mpsc::channel();
         let mut engine = Self { address, drivers: Vec::new(), refusals: Vec::new(), shared, threads: Vec::new(), ended };
         for (index, (listener, inbox)) in listeners.into_iter().zip(inboxes).enumerate() {
@@ -103,6 +118,17 @@ impl Engine {
     /// What the kernel refused on the way, a line each.
     pub fn refusals(&self) -> &[String] {
         &self.refusals
+    }
+
+    /// New connections are made with this. Those of clients stay; those to servers, when what they were made with changed, take no new
+    /// requests and end with their last one.
+    pub fn set_tls(&self, tls: Configs) {
+        let before = self.shared.tls.load();
+        let same = Arc::ptr_eq(&before.local, &tls.local) && Arc::ptr_eq(&before.peer, &tls.peer);
+        self.shared.tls.store(Arc::new(tls));
+        if !same {
+            self.shared.server_tls_generation.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Stops accepting and lets running requests finish; returns at once.
@@ -217,6 +243,11 @@ impl Seat {
     }
 }
 
+/// How many of the files that may be open are for clients (threats.md §6, fd exhaustion).
+fn client_places(files: Option<usize>) -> usize {
+    files.map_or(usize::MAX, |files| (files / 10 * 9).saturating_sub(SERVER_FILES).max(1))
+}
+
 fn bind_error(address: SocketAddr, error: &io::Error) -> StartError {
     let fix = match error.kind() {
         io::ErrorKind::AddrInUse => {
@@ -250,6 +281,11 @@ impl Published {
             cell.store(value, Ordering::Relaxed);
         }
         self.next_tick.store(self.millis(next_tick), Ordering::Relaxed);
+    }
+
+    /// Wants a tick no later than that.
+    pub(crate) fn hurry(&self, at: Instant) {
+        self.next_tick.fetch_min(self.millis(at), Ordering::Relaxed);
     }
 
     fn counters(&self) -> Counters {

@@ -63,7 +63,7 @@ impl Cluster {
         let mut sites = Vec::new();
         for (local, (id, version, apis, twin)) in started.into_iter().enumerate() {
             let routes = Publisher::new(snapshot(&servers, local)?);
-            let proxy = Engine::start(config(&pki)?, &routes)?;
+            let proxy = Engine::start(config(), tls_configs(&pki)?, &routes)?;
             sites.push(Site { id, version, apis, twin, proxy });
         }
         Ok(Self { pki, sites })
@@ -146,18 +146,17 @@ fn snapshot(servers: &[(Server, Vec<Api>)], local: usize) -> Result<Snapshot, di
 }
 
 /// One shard on any CPU: the demo may share a small machine with anything.
-fn config(pki: &Pki) -> Result<Config, StartError> {
+fn config() -> Config {
+    let limits = Limits { drain: DRAIN, ..Limits::default() };
+    Config { bind: (Ipv4Addr::LOCALHOST, 0).into(), cpus: vec![None], io_driver: IoDriver::Auto, files: None, limits }
+}
+
+fn tls_configs(pki: &Pki) -> Result<tls::Configs, StartError> {
     let (serving, now) = (pki.serving()?, UnixTime::now());
-    let upstream = || tls::client_config(pki.ca_pem().as_bytes(), None, tls::SERVERS_SPEAK, now);
-    Ok(Config {
-        bind: (Ipv4Addr::LOCALHOST, 0).into(),
-        cpus: vec![None],
-        io_driver: IoDriver::Auto,
-        server_tls: tls::server_config(serving.cert.as_bytes(), serving.key.as_bytes(), tls::CLIENTS_SPEAK, now)?,
-        local_tls: upstream()?,
-        peer_tls: upstream()?,
-        limits: Limits { drain: DRAIN, ..Limits::default() },
-    })
+    let pair = tls::PairPem { cert: serving.cert.as_bytes(), key: serving.key.as_bytes() };
+    let clients = tls::Serving::new(pair, &[], tls::CLIENTS_SPEAK, now).map_err(|error| error.error)?;
+    let servers = || tls::client_config(pki.ca_pem().as_bytes(), None, tls::SERVERS_SPEAK, now);
+    Ok(tls::Configs { clients, local: servers()?, peer: servers()? })
 }
 
 /// Why the cluster does not run; the text of whatever failed.

@@ -248,25 +248,23 @@ impl Plan {
             }
         }
         let routes = Publisher::new(builder.build().unwrap());
-        let engine = Engine::start(config(&self.pki, self.driver, self.shards, self.limits), &routes).unwrap();
+        let config = config(self.driver, self.shards, self.limits);
+        let engine = Engine::start(config, tls_configs(&self.pki), &routes).unwrap();
         let address = engine.address();
         World { pki: self.pki, twins, configs, routes, engine: Some(engine), address }
     }
 }
 
-fn config(pki: &Pki, driver: IoDriver, shards: usize, limits: Limits) -> Config {
-    let serving = pki.serving().unwrap();
-    let now = UnixTime::now();
-    let client_tls = || tls::client_config(pki.ca_pem().as_bytes(), None, tls::SERVERS_SPEAK, now).unwrap();
-    Config {
-        bind: (Ipv4Addr::LOCALHOST, 0).into(),
-        cpus: vec![None; shards],
-        io_driver: driver,
-        server_tls: tls::server_config(serving.cert.as_bytes(), serving.key.as_bytes(), tls::CLIENTS_SPEAK, now).unwrap(),
-        local_tls: client_tls(),
-        peer_tls: client_tls(),
-        limits,
-    }
+fn config(driver: IoDriver, shards: usize, limits: Limits) -> Config {
+    Config { bind: (Ipv4Addr::LOCALHOST, 0).into(), cpus: vec![None; shards], io_driver: driver, files: None, limits }
+}
+
+/// A fresh serving certificate, and servers of the same authority.
+pub fn tls_configs(pki: &Pki) -> tls::Configs {
+    let (serving, now) = (pki.serving().unwrap(), UnixTime::now());
+    let pair = tls::PairPem { cert: serving.cert.as_bytes(), key: serving.key.as_bytes() };
+    let servers = || tls::client_config(pki.ca_pem().as_bytes(), None, tls::SERVERS_SPEAK, now).unwrap();
+    tls::Configs { clients: tls::Serving::new(pair, &[], tls::CLIENTS_SPEAK, now).unwrap(), local: servers(), peer: servers() }
 }
 
 /// An address that refuses connections for as long as it is kept: bound, not listening.

@@ -92,6 +92,8 @@ pub struct Conn {
     /// When the kernel last took all we had.
     pub(crate) last_written: Instant,
     pub(crate) suspect: bool,
+    /// Since when it takes no new streams because the certificates it was made with were replaced.
+    pub(crate) retired: Option<Instant>,
     /// When the last stream ended.
     pub(crate) idle_since: Instant,
     /// Resets: by a client, or of ours towards a server.
@@ -134,6 +136,7 @@ impl Conn {
             ping_mark: 0,
             last_written: now,
             suspect: false,
+            retired: None,
             idle_since: now,
             reset_budget: Budget::full(reset_rate(role, limits), now),
             idle_frames: Budget::full(limits.idle_frames, now),

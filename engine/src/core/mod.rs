@@ -38,12 +38,14 @@ use discovery::Reader;
 use crate::config::Limits;
 use crate::http2::hpack::HeaderBlock;
 use body::{Blocks, Copied};
-use conn::{Conn, Role, State};
+use conn::State;
+pub(crate) use conn::{Conn, Role};
 use exchange::Exchange;
 use outbox::Buffers;
 use pool::{Server, ServerSlot};
 use slab::Slab;
 
+pub(crate) use budget::Budget;
 pub use budget::Rate;
 pub use slab::Key;
 
@@ -76,6 +78,11 @@ pub enum Action {
     /// Go on reading, if reading was held back.
     Read {
         /// Where.
+        conn: ConnKey,
+    },
+    /// Remember where a client came from: it was told to calm down.
+    Blame {
+        /// Which one.
         conn: ConnKey,
     },
     /// End it at once, without a goodbye: what was sent is not complete.

@@ -216,6 +216,9 @@ impl Core {
         self.end_exchanges(key, Ended::Lost);
         let Some(conn) = self.conns.get_mut(key) else { return };
         conn.state = State::Closing;
+        if conn.role == Role::Downstream && reason == Reason::ENHANCE_YOUR_CALM {
+            self.actions.push_back(Action::Blame { conn: key });
+        }
         if conn.role != Role::Downstream {
             // Requests that were not sent yet are given to others: they must not be sent here as well.
             conn.out.clear(&mut self.buffers, &mut self.blocks);

@@ -115,6 +115,23 @@ impl Core {
         }
     }
 
+    /// Connections to servers were made with certificates that are no longer right: they finish what they have.
+    pub fn retire_servers(&mut self, now: Instant) {
+        self.now = now;
+        let conns: Vec<_> = self.servers.iter().flat_map(|server| &server.lanes).flat_map(|lane| lane.conns.iter().copied()).collect();
+        for key in conns {
+            let Some(conn) = self.conns.get_mut(key).filter(|conn| matches!(conn.state, State::Open | State::Draining)) else { continue };
+            conn.state = State::Draining;
+            conn.retired.get_or_insert(now);
+            self.close_if_idle(key);
+        }
+        for at in 0..self.servers.len() {
+            for lane in [Lane::Short, Lane::Long] {
+                self.serve_waiting(ServerSlot::at(at), lane);
+            }
+        }
+    }
+
     /// Resets what could not be reset before.
     fn tick_abandoned(&mut self) {
         for at in 0..self.exchanges.places() {
@@ -141,6 +158,9 @@ impl Core {
         // What would be late at the next tick is done in this one: the limits are kept, not passed.
         let soon = now + BUSY_TICK;
         let Some(conn) = self.conns.get_mut(key) else { return };
+        if conn.retired.is_some_and(|since| now - since >= self.limits.retired) {
+            return self.close_conn(key, Reason::NO_ERROR);
+        }
         if conn.streams.is_empty() {
             if now - conn.idle_since >= self.limits.server_idle {
                 if let Role::Upstream { server, .. } = conn.role

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use monoio::net::TcpStream;
 
+use super::gate::{Source, Ticket};
 use crate::core::ConnKey;
 use crate::tls::Session;
 
@@ -17,6 +18,10 @@ pub(crate) struct Link {
     pub(crate) fd: RawFd,
     pub(crate) session: Session,
     pub(crate) is_client: bool,
+    /// Where a client comes from, when the kernel could tell.
+    pub(crate) source: Option<Source>,
+    /// A client's place at the gate, until its handshake is over.
+    pub(crate) handshake: Option<Ticket>,
     /// Wire bytes of a record whose end has not come; no memory when there are none.
     pub(crate) tail: Vec<u8>,
     /// Wire bytes the socket did not take: `pending[sent..]`. While there are any, nothing else is encrypted.
@@ -48,6 +53,8 @@ impl Link {
             fd,
             session,
             is_client,
+            source: None,
+            handshake: None,
             tail: Vec::new(),
             pending: Vec::new(),
             sent: 0,

@@ -55,6 +55,11 @@ impl Loads {
         target
     }
 
+    /// Client connections of all shards.
+    pub(crate) fn total(&self) -> usize {
+        self.0.iter().map(|load| load.0.load(Ordering::Relaxed)).sum()
+    }
+
     /// Moves a reservation, when the shard it was for could not be told.
     pub(crate) fn keep(&self, from: usize, own: usize) {
         self.release(from);

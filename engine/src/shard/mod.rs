@@ -10,6 +10,7 @@
 //! without waiting while tasks are ready, and with DEFER_TASKRUN completions are then not reaped).
 //! Dropping a task's future cancels a poll only: the kernel never owns a buffer of ours.
 
+mod gate;
 mod link;
 mod listen;
 mod mailbox;
@@ -24,15 +25,17 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use monoio::net::TcpStream;
 
 use crate::config::Config;
 use crate::core::{Action, ConnKey, Core, Destination, Ended};
-use crate::tls::{Session, server_name};
+use crate::tls::{Configs, Session, server_name};
+use gate::{Gate, Source};
 use link::{Link, Writer};
 use mailbox::Mail;
 use state::{Flushed, Next, State};
@@ -42,6 +45,8 @@ pub(crate) use mailbox::{Receiver, Sender, mailbox};
 
 /// Connections accepted before other sockets get their turn.
 const ACCEPTS: usize = 64;
+/// How long accepting pauses when there is no place.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Unacknowledged bytes on a half-open connection (threats.md §6).
 const USER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Keep-alive of idle connections: kube-apiserver's interval is 3 min; a minute notices vanished clients sooner.
@@ -50,10 +55,15 @@ const KEEPALIVE: Duration = Duration::from_secs(60);
 /// What a shard shares with the others.
 pub(crate) struct Shared {
     pub(crate) config: Config,
+    pub(crate) tls: ArcSwap<Configs>,
+    /// Rises when connections to servers made before are to be replaced.
+    pub(crate) server_tls_generation: AtomicU64,
     pub(crate) loads: Loads,
     pub(crate) mail: Vec<Sender>,
     pub(crate) published: Vec<crate::engine::Published>,
     pub(crate) draining: AtomicBool,
+    /// Client connections of all shards together.
+    pub(crate) client_places: usize,
 }
 
 /// One shard, on its own thread.
@@ -64,18 +74,21 @@ pub(crate) struct Shard {
     /// Wakes the main future.
     flusher: RefCell<Option<Waker>>,
     draining: Cell<bool>,
+    server_tls_generation: Cell<u64>,
     paused_acceptor: Cell<Option<Waker>>,
     listener_fd: Cell<RawFd>,
 }
 
 impl Shard {
     pub(crate) fn new(index: usize, shared: Arc<Shared>, core: Core) -> Rc<Self> {
+        let gate = Gate::new(&shared.config.limits);
         Rc::new(Self {
             index,
             shared,
-            state: RefCell::new(State::new(core)),
+            state: RefCell::new(State::new(core, gate)),
             flusher: RefCell::new(None),
             draining: Cell::new(false),
+            server_tls_generation: Cell::new(0),
             paused_acceptor: Cell::new(None),
             listener_fd: Cell::new(-1),
         })
@@ -136,6 +149,7 @@ impl Shard {
                 let flushed = self.state.borrow_mut().close(conn);
                 self.start_writer(conn, flushed);
             }
+            Action::Blame { conn } => self.state.borrow_mut().blame(conn),
             Action::Cut { conn } => self.state.borrow_mut().cut(conn),
             Action::Read { conn } => self.state.borrow_mut().resume_reader(conn),
             Action::Connect { conn, address, destination } => {
@@ -156,6 +170,10 @@ impl Shard {
         let fd = listener.as_raw_fd();
         while listener.readable(false).await.is_ok() && !self.draining.get() {
             for _ in 0..ACCEPTS {
+                if self.is_full() {
+                    self.pause_accepting().await;
+                    break;
+                }
                 match sys::accept(fd) {
                     Ok(connection) => self.place(connection),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -169,6 +187,13 @@ impl Shard {
             }
             self.wake_flusher();
         }
+    }
+
+    /// Should new connections wait in the kernel?
+    fn is_full(&self) -> bool {
+        let mut state = self.state.borrow_mut();
+        let now = state.now();
+        state.gate.is_crowded(now) || self.shared.loads.total() >= self.shared.client_places
     }
 
     /// Gives a new connection to the least loaded shard.
@@ -187,25 +212,43 @@ impl Shard {
     fn adopt(self: &Rc<Self>, connection: OwnedFd) {
         let mut state = self.state.borrow_mut();
         let now = state.now();
-        let session = Session::server(&self.shared.config.server_tls);
-        let stream = tune(std::net::TcpStream::from(connection));
-        let (Ok(session), Ok(stream)) = (session, stream) else {
+        let connection = std::net::TcpStream::from(connection);
+        let source = connection.peer_addr().ok().map(|address| Source::from(address.ip()));
+        if source.is_some_and(|source| !state.gate.admits(source, now)) {
+            return self.shared.loads.release(self.index);
+        }
+        let tls = self.shared.tls.load();
+        let local = if tls.clients.looks_at_addresses() { connection.local_addr().ok() } else { None };
+        let session = Session::server(tls.clients.config_for(local.map(|address| address.ip())));
+        let (Ok(session), Ok((stream, fd))) = (session, tune(connection)) else {
             return self.shared.loads.release(self.index);
         };
         let Some(key) = state.core.handle_accepted(now) else {
             return self.shared.loads.release(self.index);
         };
-        let (stream, fd) = (Rc::new(stream.0), stream.1);
-        state.insert(Link::new(key, stream.clone(), fd, session, true));
+        let stream = Rc::new(stream);
+        let mut link = Link::new(key, stream.clone(), fd, session, true);
+        let mut cut = None;
+        if let Some(source) = source {
+            link.source = Some(source);
+            let (ticket, oldest) = state.gate.begin(key, source, now);
+            link.handshake = Some(ticket);
+            cut = oldest;
+        }
+        state.insert(link);
+        if let Some(oldest) = cut {
+            state.lose(oldest, Ended::Lost);
+        }
         drop(state);
         monoio::spawn(Self::read(self.clone(), key, stream));
     }
 
     /// Begins to connect; the link is there at once, so that the core can give it up at any time.
     fn connect(self: &Rc<Self>, key: ConnKey, address: SocketAddr, destination: Destination) {
+        let tls = self.shared.tls.load();
         let tls = match destination {
-            Destination::Local => &self.shared.config.local_tls,
-            Destination::Peer => &self.shared.config.peer_tls,
+            Destination::Local => &tls.local,
+            Destination::Peer => &tls.peer,
         };
         let mut state = self.state.borrow_mut();
         let (Ok(stream), Ok(session)) = (dial(address, self.shared.config.limits.connect), Session::client(tls, server_name())) else {
@@ -324,6 +367,10 @@ impl Shard {
         }
         let mut state = self.state.borrow_mut();
         let now = state.now();
+        let generation = self.shared.server_tls_generation.load(Ordering::Relaxed);
+        if self.server_tls_generation.replace(generation) != generation {
+            state.core.retire_servers(now);
+        }
         state.core.handle_tick(now);
         state.cut_slow_closes();
         let next = state.core.next_tick(now);
@@ -334,8 +381,10 @@ impl Shard {
         }
     }
 
-    /// Waits for the next tick, after the process ran out of descriptors: no busy loop.
+    /// Waits for the next tick, which comes soon: no busy loop.
     async fn pause_accepting(&self) {
+        let soon = self.state.borrow_mut().now() + ACCEPT_PAUSE;
+        self.shared.published[self.index].hurry(soon);
         let mut paused = false;
         poll_fn(|context| {
             if std::mem::replace(&mut paused, true) {

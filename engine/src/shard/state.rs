@@ -7,6 +7,7 @@
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
+use super::gate::Gate;
 use super::link::{Link, Writer};
 use super::sys;
 use crate::core::{ConnKey, Core, Ended, Protocol};
@@ -48,6 +49,7 @@ pub(crate) enum Flushed {
 /// Everything a shard has.
 pub(crate) struct State {
     pub(crate) core: Core,
+    pub(crate) gate: Gate,
     links: Vec<Option<Link>>,
     /// Client links, for the shard's load.
     pub(crate) clients_closed: usize,
@@ -59,9 +61,10 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(core: Core) -> Self {
+    pub(crate) fn new(core: Core, gate: Gate) -> Self {
         Self {
             core,
+            gate,
             links: Vec::new(),
             clients_closed: 0,
             read: vec![0; MAX_RECORD + READ],
@@ -146,6 +149,9 @@ impl State {
             return self.end_as(key, Ended::Unreachable);
         }
         if received.established {
+            if let Some(ticket) = link.handshake.take() {
+                self.gate.end(ticket);
+            }
             let protocol = if link.session.alpn() == Some(b"h2") { Protocol::Http2 } else { Protocol::Http1 };
             core.handle_established(key, protocol, now);
         }
@@ -296,6 +302,14 @@ impl State {
         self.lose(key, Ended::Lost);
     }
 
+    /// The client of a connection was told to calm down.
+    pub(crate) fn blame(&mut self, key: ConnKey) {
+        let now = self.now();
+        if let Some(source) = self.link(key).and_then(|link| link.source) {
+            self.gate.blame(source, now);
+        }
+    }
+
     /// Ends closes that take too long.
     pub(crate) fn cut_slow_closes(&mut self) {
         let now = self.now();
@@ -318,6 +332,9 @@ impl State {
         {
             if link.is_client {
                 self.clients_closed += 1;
+            }
+            if let Some(ticket) = link.handshake {
+                self.gate.end(ticket);
             }
             // Wakes the tasks that wait on it; they find it gone.
             sys::shutdown(link.fd, libc::SHUT_RDWR);

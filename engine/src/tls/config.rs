@@ -5,7 +5,7 @@
 //!
 //! Each configuration has resumption secrets of its own, so replacing one on reload forgets every ticket given out under it.
 //!
-//! It deliberately does not ask for client certificates yet, and has no certificate choice by SNI.
+//! It deliberately does not ask for client certificates yet.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{self, cipher_suite};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, DnsName, InvalidDnsNameError, PrivateKeyDer, ServerName, UnixTime};
-use rustls::server::{NoServerSessionStorage, ParsedCertificate};
+use rustls::server::{NoServerSessionStorage, ParsedCertificate, ResolvesServerCert};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{CertificateError, ClientConfig, InconsistentKeys, RootCertStore, ServerConfig, SupportedCipherSuite};
 
@@ -40,11 +40,20 @@ const CLIENT_SESSIONS: usize = 8;
 pub fn server_config(cert_pem: &[u8], key_pem: &[u8], alpn: &[&[u8]], now: UnixTime) -> Result<Arc<ServerConfig>, ConfigError> {
     let provider = provider();
     let pair = pair(cert_pem, key_pem, &provider, now)?;
+    server_config_with(Arc::new(SingleCertAndKey::from(pair)), provider, alpn)
+}
+
+/// The same with a choice of certificates.
+pub(super) fn server_config_with(
+    certificates: Arc<dyn ResolvesServerCert>,
+    provider: Arc<CryptoProvider>,
+    alpn: &[&[u8]],
+) -> Result<Arc<ServerConfig>, ConfigError> {
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(ConfigError::Library)?
         .with_no_client_auth()
-        .with_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
+        .with_cert_resolver(certificates);
     config.ignore_client_order = true;
     config.alpn_protocols = protocols(alpn);
     // Tickets hold the session, the server holds one key: no memory per client, and any number of them can resume.
@@ -97,7 +106,7 @@ pub fn server_name() -> ServerName<'static> {
     }
 }
 
-fn provider() -> Arc<CryptoProvider> {
+pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider { cipher_suites: SUITES.to_vec(), ..aws_lc_rs::default_provider() })
 }
 
@@ -105,7 +114,7 @@ fn protocols(alpn: &[&[u8]]) -> Vec<Vec<u8>> {
     alpn.iter().map(|protocol| protocol.to_vec()).collect()
 }
 
-fn pair(cert_pem: &[u8], key_pem: &[u8], provider: &CryptoProvider, now: UnixTime) -> Result<CertifiedKey, ConfigError> {
+pub(super) fn pair(cert_pem: &[u8], key_pem: &[u8], provider: &CryptoProvider, now: UnixTime) -> Result<CertifiedKey, ConfigError> {
     let chain = certificates(cert_pem)?;
     let leaf = chain.first().ok_or(ConfigError::NoCertificate)?;
     check_validity(leaf, provider, now)?;

@@ -13,8 +13,13 @@ pub const CLIENTS_SPEAK: &[&[u8]] = &[b"h2", b"http/1.1"];
 /// What servers are spoken to in.
 pub const SERVERS_SPEAK: &[&[u8]] = &[b"h2"];
 
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+
 mod config;
 mod error;
+mod serving;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -22,8 +27,20 @@ mod wire;
 
 pub use config::{ConfigError, check_pair, client_config, server_config, server_name};
 pub use error::TlsError;
+pub use serving::{PairPem, Serving, ServingError, SniPem};
 pub use session::{MAX_RECORD, Received, Session};
 pub use wire::WireBuf;
+
+/// What new connections are made with. Replaced as a whole when a file has changed; connections that are there keep what they have.
+#[derive(Clone, Debug)]
+pub struct Configs {
+    /// How clients are served.
+    pub clients: Serving,
+    /// How the local server is verified.
+    pub local: Arc<ClientConfig>,
+    /// How peers are verified.
+    pub peer: Arc<ClientConfig>,
+}
 
 #[cfg(feature = "seam-mark")]
 std::thread_local! {

@@ -182,6 +182,7 @@ impl Stage {
     fn obey(&mut self) {
         while let Some(action) = self.core.poll_action() {
             match action {
+                Action::Blame { .. } => {}
                 Action::Connect { conn, address, .. } => {
                     let server = usize::from(address.port()) - 1;
                     let mut end = End::server(&self.server_settings);

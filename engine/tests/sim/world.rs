@@ -164,6 +164,7 @@ impl World {
         while let Some(action) = self.core.poll_action() {
             match action {
                 Action::Connect { conn, address, .. } => self.connect_server(conn, usize::from(address.port()) - 1),
+                Action::Blame { .. } => {}
                 Action::Read { .. } | Action::Cut { .. } => unreachable!("only for HTTP/1.1"),
                 Action::Close { conn } => {
                     let at = self.link_of(conn);

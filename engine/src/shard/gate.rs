@@ -1,0 +1,216 @@
+//! Who may come in: handshakes under way, counted by address, and addresses that were sent away.
+//!
+//! What always holds: at most `handshakes` are under way, and at most `handshakes_per_address` of one address; beyond that the oldest
+//! is cut, because an honest one is done in milliseconds. An address whose client was told to calm down opens at most
+//! `offender_conns` new connections for `OFFENCE`: without that, a client that reconnects would make us pay a handshake, which
+//! is dear, for every flood, which is cheap. At most `OFFENDERS` such addresses are remembered.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use crate::config::Limits;
+use crate::core::{Budget, ConnKey, Rate};
+
+/// How long an address is watched after its last offence.
+const OFFENCE: Duration = Duration::from_secs(10);
+/// Addresses watched at once.
+const OFFENDERS: usize = 1_024;
+/// While this many handshakes are under way and all of them are young, a herd is coming in: it waits in the backlog, where it costs nothing.
+const HERD: usize = 512;
+const YOUNG: Duration = Duration::from_secs(1);
+
+/// Where a client comes from: an IPv4 address, or the /64 of an IPv6 one, all of which one host can have.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Source(u64);
+
+impl From<IpAddr> for Source {
+    fn from(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(v4) => Self(u64::from(v4.to_bits())),
+            // Never an IPv4 one: the upper half of those is zero.
+            #[allow(clippy::cast_possible_truncation, reason = "the upper half is wanted")]
+            IpAddr::V6(v6) => Self((v6.to_bits() >> 64) as u64 | 1 << 63),
+        }
+    }
+}
+
+/// A handshake under way.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Ticket(u64);
+
+struct Handshake {
+    conn: ConnKey,
+    source: Source,
+    since: Instant,
+}
+
+struct Offender {
+    conns: Budget,
+    until: Instant,
+}
+
+/// The gate of one shard.
+pub(crate) struct Gate {
+    handshakes_max: usize,
+    per_address_max: usize,
+    offender_conns: Rate,
+    next: u64,
+    /// By age.
+    handshakes: BTreeMap<Ticket, Handshake>,
+    by_source: HashMap<Source, usize>,
+    offenders: HashMap<Source, Offender>,
+}
+
+impl Gate {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        Self {
+            handshakes_max: limits.handshakes,
+            per_address_max: limits.handshakes_per_address,
+            offender_conns: limits.offender_conns,
+            next: 0,
+            handshakes: BTreeMap::new(),
+            by_source: HashMap::new(),
+            offenders: HashMap::new(),
+        }
+    }
+
+    /// May a connection from there come in?
+    pub(crate) fn admits(&mut self, source: Source, now: Instant) -> bool {
+        if self.offenders.is_empty() {
+            return true;
+        }
+        self.offenders.retain(|_, offender| offender.until > now);
+        let rate = self.offender_conns;
+        self.offenders.get_mut(&source).is_none_or(|offender| offender.conns.take(rate, now))
+    }
+
+    /// A client of that address was told to calm down.
+    pub(crate) fn blame(&mut self, source: Source, now: Instant) {
+        let rate = self.offender_conns;
+        if let Some(offender) = self.offenders.get_mut(&source) {
+            offender.until = now + OFFENCE;
+        } else if self.offenders.len() < OFFENDERS {
+            self.offenders.insert(source, Offender { conns: Budget::full(rate, now), until: now + OFFENCE });
+        }
+    }
+
+    /// A handshake begins; the second value is a connection to be cut for it.
+    pub(crate) fn begin(&mut self, conn: ConnKey, source: Source, now: Instant) -> (Ticket, Option<ConnKey>) {
+        let of_source = self.by_source.entry(source).or_default();
+        *of_source += 1;
+        let oldest = if *of_source > self.per_address_max {
+            self.handshakes.values().find(|handshake| handshake.source == source)
+        } else if self.handshakes.len() >= self.handshakes_max {
+            self.handshakes.values().next()
+        } else {
+            None
+        };
+        let cut = oldest.map(|handshake| handshake.conn);
+        let ticket = Ticket(self.next);
+        self.next += 1;
+        self.handshakes.insert(ticket, Handshake { conn, source, since: now });
+        (ticket, cut)
+    }
+
+    /// A handshake is over, one way or the other.
+    pub(crate) fn end(&mut self, ticket: Ticket) {
+        let Some(handshake) = self.handshakes.remove(&ticket) else { return };
+        if let Some(count) = self.by_source.get_mut(&handshake.source) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_source.remove(&handshake.source);
+            }
+        }
+    }
+
+    /// Should new connections wait in the backlog?
+    pub(crate) fn is_crowded(&self, now: Instant) -> bool {
+        self.handshakes.len() >= HERD && self.handshakes.values().next().is_some_and(|oldest| now - oldest.since < YOUNG)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::slab::Slab;
+
+    fn source(text: &str) -> Source {
+        Source::from(text.parse::<IpAddr>().unwrap())
+    }
+
+    /// A gate, and names for connections.
+    fn gate(handshakes: usize, per_address: usize) -> (Gate, impl FnMut() -> ConnKey) {
+        let rate = Rate { burst: 3, per_second: 1 };
+        let limits = Limits { handshakes, handshakes_per_address: per_address, offender_conns: rate, ..Limits::default() };
+        let mut slab = Slab::new();
+        let now = Instant::now();
+        let conn = move || slab.insert(crate::core::Conn::new(crate::core::Role::Downstream, &Limits::default(), now));
+        (Gate::new(&limits), conn)
+    }
+
+    #[test]
+    fn one_host_is_one_source() {
+        assert_eq!(source("10.0.0.1"), source("::ffff:10.0.0.1"));
+        assert_ne!(source("10.0.0.1"), source("10.0.0.2"));
+        assert_eq!(source("fd00:1:2:3::1"), source("fd00:1:2:3:ffff::9"));
+        assert_ne!(source("fd00:1:2:3::1"), source("fd00:1:2:4::1"));
+        assert_ne!(source("::0.0.0.1"), source("0.0.0.1"));
+    }
+
+    #[test]
+    fn the_oldest_handshake_of_a_crowded_address_is_cut() {
+        let (mut gate, mut conn) = gate(100, 2);
+        let (now, a, b) = (Instant::now(), source("10.0.0.1"), source("10.0.0.2"));
+        let other = conn();
+        assert_eq!(gate.begin(other, b, now).1, None);
+        let (first, second, third, fourth) = (conn(), conn(), conn(), conn());
+        let (first_ticket, cut) = gate.begin(first, a, now);
+        assert_eq!(cut, None);
+        assert_eq!(gate.begin(second, a, now).1, None);
+        assert_eq!(gate.begin(third, a, now).1, Some(first));
+        gate.end(first_ticket);
+        gate.end(first_ticket);
+        assert_eq!(gate.begin(fourth, a, now).1, Some(second));
+    }
+
+    #[test]
+    fn the_oldest_of_all_is_cut_when_there_are_too_many() {
+        let (mut gate, mut conn) = gate(3, 2);
+        let now = Instant::now();
+        let conns: Vec<_> = (0..4).map(|_| conn()).collect();
+        for nth in 0..3 {
+            assert_eq!(gate.begin(conns[nth], source(&format!("10.0.0.{nth}")), now).1, None);
+        }
+        assert_eq!(gate.begin(conns[3], source("10.0.0.3"), now).1, Some(conns[0]));
+    }
+
+    #[test]
+    fn a_herd_waits_and_stallers_do_not_make_others_wait() {
+        let (mut gate, mut conn) = gate(10_000, 10_000);
+        let now = Instant::now();
+        let tickets: Vec<_> = (0..HERD).map(|_| gate.begin(conn(), source("10.0.0.1"), now).0).collect();
+        assert!(gate.is_crowded(now));
+        assert!(!gate.is_crowded(now + YOUNG));
+        gate.end(tickets[0]);
+        assert!(!gate.is_crowded(now));
+        tickets.into_iter().for_each(|ticket| gate.end(ticket));
+        assert!(gate.by_source.is_empty() && gate.handshakes.is_empty());
+    }
+
+    #[test]
+    fn an_offender_comes_back_slowly_and_is_forgiven() {
+        let (mut gate, _) = gate(1, 1);
+        let (now, bad, good) = (Instant::now(), source("10.0.0.1"), source("10.0.0.2"));
+        gate.blame(bad, now);
+        assert_eq!((0..10).filter(|_| gate.admits(bad, now)).count(), 3);
+        assert_eq!((0..10).filter(|_| gate.admits(good, now)).count(), 10);
+        assert_eq!((0..10).filter(|_| gate.admits(bad, now + Duration::from_secs(2))).count(), 2);
+        assert_eq!((0..10).filter(|_| gate.admits(bad, now + OFFENCE)).count(), 10);
+        assert!(gate.offenders.is_empty());
+        for nth in 0..2 * OFFENDERS {
+            gate.blame(Source(nth as u64), now);
+        }
+        assert_eq!(gate.offenders.len(), OFFENDERS);
+    }
+}

@@ -1,0 +1,149 @@
+//! Which certificate a client is shown, as kube-apiserver chooses it: by the name the client asks for, without one by the address it
+//! came to, else the default one (threats.md T4). Requests are never routed by that name.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::client::verify_server_name;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{ServerName, UnixTime};
+use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+
+use super::config::{ConfigError, pair, provider, server_config_with};
+
+/// A certificate with its key, in PEM form.
+#[derive(Clone, Copy)]
+pub struct PairPem<'a> {
+    /// The server's own certificate first, intermediate ones after it.
+    pub cert: &'a [u8],
+    /// Not encrypted.
+    pub key: &'a [u8],
+}
+
+/// A further certificate, and whom it is for.
+pub struct SniPem<'a> {
+    /// The pair.
+    pub pair: PairPem<'a>,
+    /// Names (`*.` for one label) and addresses; none means those in the certificate.
+    pub names: &'a [String],
+}
+
+/// What clients are served with.
+#[derive(Clone, Debug)]
+pub struct Serving {
+    default: Arc<ServerConfig>,
+    named: Arc<[Named]>,
+    /// For each of `named` the configuration whose default it is.
+    configs: Vec<Arc<ServerConfig>>,
+}
+
+impl Serving {
+    /// A default certificate, and others by name; the first that fits is taken.
+    pub fn new(default: PairPem<'_>, others: &[SniPem<'_>], alpn: &[&[u8]], now: UnixTime) -> Result<Self, ServingError> {
+        let provider = provider();
+        let blame = |nth| move |error| ServingError { nth, error };
+        let default = Arc::new(certified(default, &provider, now).map_err(blame(None))?);
+        let mut named = Vec::with_capacity(others.len());
+        for (nth, other) in others.iter().enumerate() {
+            let key = certified(other.pair, &provider, now).map_err(blame(Some(nth)))?;
+            named.push(Named { names: other.names.to_vec(), key: Arc::new(key) });
+        }
+        let named: Arc<[Named]> = named.into();
+        let config = |default: Arc<CertifiedKey>| {
+            let choice = Choice { default, named: Arc::clone(&named) };
+            server_config_with(Arc::new(choice), Arc::clone(&provider), alpn).map_err(blame(None))
+        };
+        let configs = named.iter().map(|named| config(Arc::clone(&named.key))).collect::<Result<_, _>>()?;
+        Ok(Self { default: config(default)?, named: Arc::clone(&named), configs })
+    }
+
+    /// Does the address a client came to matter?
+    pub(crate) fn looks_at_addresses(&self) -> bool {
+        !self.configs.is_empty()
+    }
+
+    /// How a client that came to that address is served.
+    pub(crate) fn config_for(&self, address: Option<IpAddr>) -> &Arc<ServerConfig> {
+        let name = address.map(|address| ServerName::from(address.to_canonical()));
+        let at = name.and_then(|name| self.named.iter().position(|named| named.is_for(&name)));
+        at.and_then(|at| self.configs.get(at)).unwrap_or(&self.default)
+    }
+}
+
+/// Which pair could not be used, and why.
+#[derive(Debug)]
+pub struct ServingError {
+    /// The place among the others; `None` is the default pair.
+    pub nth: Option<usize>,
+    /// The cause.
+    pub error: ConfigError,
+}
+
+#[derive(Debug)]
+struct Named {
+    names: Vec<String>,
+    key: Arc<CertifiedKey>,
+}
+
+impl Named {
+    fn is_for(&self, asked: &ServerName<'_>) -> bool {
+        if self.names.is_empty() {
+            let leaf = self.key.cert.first().and_then(|leaf| ParsedCertificate::try_from(leaf).ok());
+            return leaf.is_some_and(|leaf| verify_server_name(&leaf, asked).is_ok());
+        }
+        match asked {
+            ServerName::DnsName(asked) => self.names.iter().any(|name| name_covers(name, asked.as_ref())),
+            asked => self.names.iter().any(|name| ServerName::try_from(name.as_str()).is_ok_and(|name| name == *asked)),
+        }
+    }
+}
+
+/// Is `asked` what `name` says? A `*` stands for the first label.
+fn name_covers(name: &str, asked: &str) -> bool {
+    let asked = asked.strip_suffix('.').unwrap_or(asked);
+    let Some(parent) = name.strip_prefix("*.") else { return name.eq_ignore_ascii_case(asked) };
+    asked.split_once('.').is_some_and(|(first, rest)| !first.is_empty() && rest.eq_ignore_ascii_case(parent))
+}
+
+/// Chooses by the name a client asks for.
+#[derive(Debug)]
+struct Choice {
+    default: Arc<CertifiedKey>,
+    named: Arc<[Named]>,
+}
+
+impl ResolvesServerCert for Choice {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let asked = hello.server_name().and_then(|name| ServerName::try_from(name).ok());
+        let named = asked.and_then(|asked| self.named.iter().find(|named| named.is_for(&asked)));
+        Some(Arc::clone(named.map_or(&self.default, |named| &named.key)))
+    }
+}
+
+fn certified(pem: PairPem<'_>, provider: &CryptoProvider, now: UnixTime) -> Result<CertifiedKey, ConfigError> {
+    pair(pem.cert, pem.key, provider, now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cover_themselves_and_one_label() {
+        for (name, asked, covers) in [
+            ("a.example", "a.example", true),
+            ("A.example", "a.EXAMPLE", true),
+            ("a.example", "a.example.", true),
+            ("a.example", "b.example", false),
+            ("*.example", "a.example", true),
+            ("*.example", "a.b.example", false),
+            ("*.example", "example", false),
+            ("*.example", ".example", false),
+            ("*", "a", false),
+        ] {
+            assert_eq!(name_covers(name, asked), covers, "{name} {asked}");
+        }
+    }
+}
