@@ -179,8 +179,8 @@ mod tests {
         let (mut gate, mut conn) = gate(3, 2);
         let now = Instant::now();
         let conns: Vec<_> = (0..4).map(|_| conn()).collect();
-        for nth in 0..3 {
-            assert_eq!(gate.begin(conns[nth], source(&format!("10.0.0.{nth}")), now).1, None);
+        for (nth, &conn) in conns[..3].iter().enumerate() {
+            assert_eq!(gate.begin(conn, source(&format!("10.0.0.{nth}")), now).1, None);
         }
         assert_eq!(gate.begin(conns[3], source("10.0.0.3"), now).1, Some(conns[0]));
     }
