@@ -521,3 +521,28 @@ fn a_full_queue_is_503_with_retry_after() {
     assert_eq!(status(&events).as_deref(), Some("503"));
     assert_eq!(stage.core.in_use().1, 2);
 }
+
+#[test]
+fn clients_that_reset_all_they_ask_for_open_few_connections() {
+    let rate = Rate { burst: 100_000, per_second: 0 };
+    let mut stage = Stage::new(Limits { client_resets: rate, idle_frames: rate, ..Limits::default() });
+    for _ in 0..40 {
+        let client = stage.client(WIDE);
+        for _ in 0..100 {
+            let stream = stage.get(client, BOTH);
+            stage.reset(client, stream, 8);
+        }
+    }
+    assert_eq!(stage.to_server(0).len(), 3, "one to begin with, and two for the streams that wait for their reset");
+    // An honest request waits no longer than it takes to reset some.
+    let client = stage.client(WIDE);
+    stage.get(client, "/apis/g/v1/both/honest");
+    stage.pass(Duration::from_millis(600));
+    let honest = |requests: Vec<(u32, String)>| requests.into_iter().find(|(_, path)| path.ends_with("honest"));
+    let arrived = stage.to_server(0).into_iter().find_map(|wire| honest(stage.requests(wire)).map(|(stream, _)| (wire, stream)));
+    let (wire, stream) = arrived.unwrap();
+    stage.reply(wire, stream, &OK, true);
+    assert_eq!(status(&stage.seen(client)).as_deref(), Some("200"));
+    stage.pass(Duration::from_secs(5));
+    assert_eq!(stage.core.in_use().1, 0);
+}

@@ -248,6 +248,12 @@ impl Core {
     pub(super) fn retry(&mut self, exchange: ExchangeKey) {
         let local = self.local;
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
+        if entry.leg(Side::Down).closed {
+            // Nobody is left who wants it.
+            self.unlink(exchange, Side::Up);
+            self.settle(exchange);
+            return;
+        }
         let server = entry.server;
         entry.refused_by = entry.leg(Side::Up).conn;
         self.release_server(exchange);

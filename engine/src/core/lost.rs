@@ -90,7 +90,7 @@ impl Core {
     }
 
     /// Takes a leg's stream out of its connection, and drops what waited for it.
-    fn unlink(&mut self, exchange: ExchangeKey, side: Side) {
+    pub(super) fn unlink(&mut self, exchange: ExchangeKey, side: Side) {
         self.unlist(exchange, side);
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
         let leg = &mut entry.legs[side as usize];
@@ -186,17 +186,31 @@ impl Core {
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
         let Some(conn) = entry.leg(Side::Up).conn.and_then(|key| self.conns.get_mut(key)) else { return };
         if conn.may_reset(limits, now) {
-            self.abandoned -= usize::from(std::mem::take(&mut entry.abandoned));
+            self.count_abandoned(exchange, false);
             self.reset_leg(exchange, Side::Up, Reason::CANCEL);
-        } else if !std::mem::replace(&mut entry.abandoned, true) {
-            self.abandoned += 1;
+        } else {
+            self.count_abandoned(exchange, true);
+        }
+    }
+
+    fn count_abandoned(&mut self, exchange: ExchangeKey, abandoned: bool) {
+        let Some(entry) = self.exchanges.get_mut(exchange) else { return };
+        if std::mem::replace(&mut entry.abandoned, abandoned) == abandoned {
+            return;
+        }
+        let (slot, lane) = (usize::from(entry.server.0), entry.lane);
+        let change = |count: usize| if abandoned { count + 1 } else { count.saturating_sub(1) };
+        self.abandoned = change(self.abandoned);
+        if let Some(server) = self.servers.get_mut(slot) {
+            let pool = server.lane(lane);
+            pool.abandoned = change(pool.abandoned);
         }
     }
 
     fn free(&mut self, exchange: ExchangeKey) {
+        self.count_abandoned(exchange, false);
         self.release_server(exchange);
         let Some(mut entry) = self.exchanges.remove(exchange) else { return };
-        self.abandoned -= usize::from(entry.abandoned);
         for leg in &mut entry.legs {
             leg.holding.clear(&mut self.blocks);
         }

@@ -78,6 +78,8 @@ pub(crate) struct Pool {
     pub(crate) conns: Vec<ConnKey>,
     pub(crate) connecting: Option<ConnKey>,
     pub(crate) waiting: VecDeque<ExchangeKey>,
+    /// Streams whose client is gone, and that could not be reset yet.
+    pub(crate) abandoned: usize,
 }
 
 /// What a lane can offer a request.
@@ -110,7 +112,21 @@ impl Pool {
                 spare = Some(key);
             }
         }
-        Offer { conn: spare, grow: may_grow }
+        Offer { conn: spare, grow: may_grow && !self.is_clogged(conns, limits) }
+    }
+
+    /// Streams whose client is gone take the slots. They end soon; more connections would only be filled with more of them, and a client
+    /// that resets all it asks for would decide how many we open. Two connections' worth may be lost to them.
+    fn is_clogged(&self, conns: &Slab<Conn>, limits: &Limits) -> bool {
+        if self.abandoned == 0 {
+            return false;
+        }
+        let open = self.conns.iter().filter_map(|&key| conns.get(key)).filter(|conn| conn.takes_streams());
+        let (used, most, soft) = open.fold((0, 0, 0), |(used, most, soft), conn| {
+            let max = conn.max_streams();
+            (used + conn.streams.len(), max.max(most), soft + max * limits.streams_percent as usize / 100)
+        });
+        used.saturating_sub(self.abandoned) + 2 * most < soft
     }
 
     /// Connections after a GOAWAY do not count against the limit: watches stay on them for an hour.
