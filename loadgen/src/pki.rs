@@ -64,7 +64,12 @@ impl Pki {
 
     /// A serving certificate for DNS:localhost, DNS:kubernetes.default.svc, IP:127.0.0.1 and IP:::1.
     pub fn serving(&self) -> Result<KeyPairPem, Error> {
-        let names: Vec<String> = SERVING_NAMES.map(String::from).into();
+        self.serving_for(&SERVING_NAMES)
+    }
+
+    /// A serving certificate for those names and addresses.
+    pub fn serving_for(&self, names: &[&str]) -> Result<KeyPairPem, Error> {
+        let names: Vec<String> = names.iter().map(|&name| name.into()).collect();
         let mut params = CertificateParams::new(names)?;
         params.distinguished_name.push(DnType::CommonName, "kube-apiserver");
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];

@@ -45,6 +45,8 @@ pub(crate) use mailbox::{Receiver, Sender, mailbox};
 
 /// Connections accepted before other sockets get their turn.
 const ACCEPTS: usize = 64;
+/// Reads of one socket before others get their turn.
+const READS: usize = 4;
 /// How long accepting pauses when there is no place.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Unacknowledged bytes on a half-open connection (threats.md §6).
@@ -275,6 +277,9 @@ impl Shard {
     }
 
     async fn read(self: Rc<Self>, key: ConnKey, stream: Rc<TcpStream>) {
+        // With io_uring every wait is a turn of the ring; with epoll a socket that has more to read does not wait at all.
+        let is_epoll = monoio::utils::is_legacy();
+        let mut reads = 0;
         loop {
             if stream.readable(false).await.is_err() {
                 self.state.borrow_mut().lose(key, Ended::Lost);
@@ -283,8 +288,11 @@ impl Shard {
             let (next, flushed) = self.state.borrow_mut().on_readable(key);
             self.start_writer(key, flushed);
             self.wake_flusher();
+            reads += 1;
             match next {
-                Next::Read => {}
+                Next::Read if is_epoll && reads % READS == 0 => give_way().await,
+                Next::Later if is_epoll => give_way().await,
+                Next::Read | Next::Later => {}
                 Next::Hold => self.hold(key).await,
                 Next::End => return,
             }
@@ -395,6 +403,19 @@ impl Shard {
         })
         .await;
     }
+}
+
+/// Lets everybody else run once.
+async fn give_way() {
+    let mut gave = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut gave, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// A socket on its way to `address`. The kernel gives up after `limit`.

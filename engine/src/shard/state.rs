@@ -31,6 +31,8 @@ const SPARE_CAPACITY: usize = 256 * 1024;
 pub(crate) enum Next {
     /// Wait for more to read.
     Read,
+    /// What is there is read in another wake-up.
+    Later,
     /// Wait until the client has read what we have for it.
     Hold,
     /// The connection is gone.
@@ -118,8 +120,7 @@ impl State {
         };
         if link.is_client && !link.session.is_established() {
             if self.handshakes >= HANDSHAKES {
-                // Still readable: the next wake-up brings it back.
-                return (Next::Read, Flushed::Done);
+                return (Next::Later, Flushed::Done);
             }
             self.handshakes += 1;
         }

@@ -35,7 +35,7 @@ pub struct SniPem<'a> {
 pub struct Serving {
     default: Arc<ServerConfig>,
     named: Arc<[Named]>,
-    /// For each of `named` the configuration whose default it is.
+    /// For each of `named` the configuration that shows it to a client that names no server.
     configs: Vec<Arc<ServerConfig>>,
 }
 
@@ -51,12 +51,12 @@ impl Serving {
             named.push(Named { names: other.names.to_vec(), key: Arc::new(key) });
         }
         let named: Arc<[Named]> = named.into();
-        let config = |default: Arc<CertifiedKey>| {
-            let choice = Choice { default, named: Arc::clone(&named) };
+        let config = |unnamed: &Arc<CertifiedKey>| {
+            let choice = Choice { unnamed: Arc::clone(unnamed), default: Arc::clone(&default), named: Arc::clone(&named) };
             server_config_with(Arc::new(choice), Arc::clone(&provider), alpn).map_err(blame(None))
         };
-        let configs = named.iter().map(|named| config(Arc::clone(&named.key))).collect::<Result<_, _>>()?;
-        Ok(Self { default: config(default)?, named: Arc::clone(&named), configs })
+        let configs = named.iter().map(|named| config(&named.key)).collect::<Result<_, _>>()?;
+        Ok(Self { default: config(&default)?, named: Arc::clone(&named), configs })
     }
 
     /// Does the address a client came to matter?
@@ -110,13 +110,17 @@ fn name_covers(name: &str, asked: &str) -> bool {
 /// Chooses by the name a client asks for.
 #[derive(Debug)]
 struct Choice {
+    /// For a client that asks for none.
+    unnamed: Arc<CertifiedKey>,
+    /// For a client that asks for one nobody has.
     default: Arc<CertifiedKey>,
     named: Arc<[Named]>,
 }
 
 impl ResolvesServerCert for Choice {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let asked = hello.server_name().and_then(|name| ServerName::try_from(name).ok());
+        let Some(asked) = hello.server_name() else { return Some(Arc::clone(&self.unnamed)) };
+        let asked = ServerName::try_from(asked).ok();
         let named = asked.and_then(|asked| self.named.iter().find(|named| named.is_for(&asked)));
         Some(Arc::clone(named.map_or(&self.default, |named| &named.key)))
     }
