@@ -11,10 +11,8 @@ use bytes::Bytes;
 use http::{Method, StatusCode};
 use loadgen::Client;
 use loadgen::client::Watch;
-use support::frames::{
-    CALM, CONTINUATION, DATA, END_HEADERS, END_STREAM, Frames, HEADERS, PING, PRIORITY, RST_STREAM, SETTINGS, WINDOW_UPDATE, block, frame,
-    get, nth_stream, post,
-};
+use support::attacks::{self, Attack, HANG, SHORT, WATCH};
+use support::frames::{CALM, END_HEADERS, END_STREAM, Frames, HEADERS, PING, RST_STREAM, block, frame, get, nth_stream};
 use support::{IoDriver, World, apis, eventually, headers, raw, resident};
 use tokio::time::timeout;
 
@@ -31,9 +29,6 @@ on_both_drivers!(
 );
 
 const LIMIT: Duration = Duration::from_secs(10);
-const SHORT: &str = "/api/v1/namespaces/default/pods";
-const WATCH: &str = "/api/v1/namespaces/default/configmaps?watch=true";
-const HANG: &str = "/debug/twin/hang";
 /// More than any attack may take before it is cut off.
 const CUT_OFF: Duration = Duration::from_secs(1);
 /// What an attack may cost in memory.
@@ -82,67 +77,34 @@ impl Neighbour {
         assert_eq!(self.world.twin("cp-a").counts().connections, self.connections, "{what}: connections to the server");
     }
 
-    /// Floods, and is told to calm down in time.
-    async fn cuts_off(&mut self, what: &str, first: &[u8], make: impl Fn(usize) -> Vec<u8>) -> usize {
-        let mut attacker = self.attacker().await;
-        attacker.send(first).await;
-        let (elapsed, sent) = attacker.flood(1_000_000, make).await;
-        assert_eq!(attacker.seen().goaway, Some(CALM), "{what}: {sent} frames");
-        assert!(elapsed < CUT_OFF, "{what}: {elapsed:?}, {sent} frames");
-        self.is_well(what).await;
-        sent
+    /// Each flood is told to calm down in time, and little of it reaches the server.
+    async fn cuts_off(&mut self, attacks: &[Attack]) {
+        for attack in attacks {
+            let (what, before) = (attack.name, self.world.twin("cp-a").counts().requests);
+            let mut attacker = self.attacker().await;
+            attacker.send(&(attack.first)()).await;
+            let (elapsed, sent) = attacker.flood(1_000_000, attack.piece).await;
+            assert_eq!(attacker.seen().goaway, Some(CALM), "{what}: {sent} frames");
+            assert!(elapsed < CUT_OFF, "{what}: {elapsed:?}, {sent} frames");
+            let passed = self.world.twin("cp-a").counts().requests - before;
+            assert!(passed < 300, "{what}: {passed} requests passed");
+            self.is_well(what).await;
+            // What one attack may cost a server in resets is there again soon.
+            tokio::time::sleep(Duration::from_millis(600)).await;
+        }
     }
 }
 
 async fn h1_rapid_reset(driver: IoDriver) {
-    let mut neighbour = Neighbour::new(driver).await;
-    for path in [SHORT, WATCH, HANG] {
-        let before = neighbour.world.twin("cp-a").counts().requests;
-        let mut attacker = neighbour.attacker().await;
-        let pair = |nth| [get(nth_stream(nth), path), frame(RST_STREAM, 0, nth_stream(nth), &[0, 0, 0, 8])].concat();
-        let (elapsed, _) = attacker.flood(10_000, pair).await;
-        assert_eq!(attacker.seen().goaway, Some(CALM), "{path}");
-        assert!(elapsed < CUT_OFF, "{path}: {elapsed:?}");
-        let passed = neighbour.world.twin("cp-a").counts().requests - before;
-        assert!(passed < 300, "{path}: {passed} requests passed");
-        neighbour.is_well(path).await;
-        // What one attack may cost a server in resets is there again a second later.
-        tokio::time::sleep(Duration::from_millis(1_100)).await;
-    }
+    Neighbour::new(driver).await.cuts_off(attacks::H1).await;
 }
 
 async fn h2_made_you_reset(driver: IoDriver) {
-    type Fault = fn(u32) -> Vec<u8>;
-    let faults: [(&str, Fault); 6] = [
-        ("WINDOW_UPDATE of 0", |stream| frame(WINDOW_UPDATE, 0, stream, &[0; 4])),
-        ("WINDOW_UPDATE beyond 2^31 - 1", |stream| frame(WINDOW_UPDATE, 0, stream, &[0x7f, 0xff, 0xff, 0xff])),
-        ("PRIORITY of itself", |stream| frame(PRIORITY, 0, stream, &[&stream.to_be_bytes()[..], &[1]].concat())),
-        ("PRIORITY of a wrong length", |stream| frame(PRIORITY, 0, stream, &[0; 4])),
-        ("HEADERS after END_STREAM", |stream| get(stream, HANG)),
-        ("DATA after END_STREAM", |stream| frame(DATA, 0, stream, b"0123456789")),
-    ];
-    let mut neighbour = Neighbour::new(driver).await;
-    for (what, fault) in faults {
-        let before = neighbour.world.twin("cp-a").counts().requests;
-        let make = |nth| [get(nth_stream(nth), HANG), fault(nth_stream(nth))].concat();
-        neighbour.cuts_off(what, &[], make).await;
-        let passed = neighbour.world.twin("cp-a").counts().requests - before;
-        assert!(passed < 300, "{what}: {passed} requests passed");
-        tokio::time::sleep(Duration::from_millis(1_100)).await;
-    }
+    Neighbour::new(driver).await.cuts_off(attacks::H2).await;
 }
 
 async fn h4_continuation_flood(driver: IoDriver) {
-    let mut neighbour = Neighbour::new(driver).await;
-    for (what, piece) in [("empty", 0), ("small", 10), ("full", 16_000)] {
-        let mut attacker = neighbour.attacker().await;
-        attacker.send(&frame(HEADERS, END_STREAM, 1, &block(0x82, SHORT))).await;
-        // Literals without indexing, none of which ends where its frame does.
-        let piece = frame(CONTINUATION, 0, 1, &b"\x00\x01a\x05aaaaa".iter().copied().cycle().take(piece).collect::<Vec<_>>());
-        let (elapsed, _) = attacker.flood(1_000_000, |_| piece.clone()).await;
-        assert!(elapsed < CUT_OFF, "{what}: {elapsed:?}");
-        neighbour.is_well(what).await;
-    }
+    Neighbour::new(driver).await.cuts_off(attacks::H4).await;
 }
 
 async fn h5_hpack_bomb(driver: IoDriver) {
@@ -169,34 +131,19 @@ async fn h5_hpack_bomb(driver: IoDriver) {
 }
 
 async fn h6_ping_and_settings_floods(driver: IoDriver) {
-    let mut neighbour = Neighbour::new(driver).await;
-    neighbour.cuts_off("PING", &[], |_| frame(PING, 0, 0, b"flooding")).await;
-    neighbour.cuts_off("answers to PINGs", &[], |_| frame(PING, 1, 0, b"flooding")).await;
-    neighbour.cuts_off("SETTINGS", &[], |_| frame(SETTINGS, 0, 0, &[])).await;
-    neighbour
-        .cuts_off("SETTINGS with windows", &get(1, HANG), |nth| frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0xff, u8::from(nth % 2 == 0)]))
-        .await;
-    neighbour.cuts_off("unknown frames", &[], |_| frame(0xfa, 0, 0, &[])).await;
+    Neighbour::new(driver).await.cuts_off(attacks::H6).await;
 }
 
 async fn h7_empty_data(driver: IoDriver) {
-    let mut neighbour = Neighbour::new(driver).await;
-    neighbour.cuts_off("empty DATA", &post(1, HANG), |_| frame(DATA, 0, 1, &[])).await;
-    neighbour.cuts_off("only padding", &post(1, HANG), |_| frame(DATA, 8, 1, &[3, 0, 0, 0])).await;
-    neighbour.cuts_off("tiny DATA", &post(1, "/debug/twin/echo"), |_| frame(DATA, 0, 1, b"x")).await;
+    Neighbour::new(driver).await.cuts_off(attacks::H7).await;
 }
 
 async fn h9_window_updates(driver: IoDriver) {
-    let mut neighbour = Neighbour::new(driver).await;
-    neighbour.cuts_off("of the connection", &[], |_| frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1])).await;
-    neighbour.cuts_off("of a stream", &get(1, HANG), |_| frame(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1])).await;
-    neighbour.cuts_off("of an ended stream", &get(1, SHORT), |_| frame(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1])).await;
+    Neighbour::new(driver).await.cuts_off(attacks::H9).await;
 }
 
 async fn h10_priorities(driver: IoDriver) {
-    let mut neighbour = Neighbour::new(driver).await;
-    neighbour.cuts_off("of idle streams", &[], |nth| frame(PRIORITY, 0, nth_stream(nth), &[0, 0, 0, 0, 1])).await;
-    neighbour.cuts_off("of one stream", &get(1, SHORT), |_| frame(PRIORITY, 0, 1, &[0, 0, 0, 0, 1])).await;
+    Neighbour::new(driver).await.cuts_off(attacks::H10).await;
 }
 
 /// What controllers do: requests, lists, watches that are given up at 20 a second, pings.

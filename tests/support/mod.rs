@@ -12,6 +12,7 @@
 #![allow(dead_code, unused_imports, unreachable_pub, reason = "shared by test files that each use a part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise, helpers included")]
 
+pub mod attacks;
 pub mod binary;
 pub mod frames;
 pub mod http1;

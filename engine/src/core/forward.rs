@@ -28,6 +28,10 @@ impl Core {
             Err(Unknown::Idle) => return Err(Reason::PROTOCOL_ERROR),
             Err(Unknown::Late) => return Ok(()),
             Err(Unknown::Closed) => {
+                let (limits, now) = (&self.limits, self.now);
+                if self.conns.get_mut(key).is_some_and(|conn| !conn.may_reset(limits, now)) {
+                    return Err(Reason::ENHANCE_YOUR_CALM);
+                }
                 // Not remembered: a flood of these must not push out streams that we really reset.
                 self.write(key, |out| frame::put_reset(out, stream, Reason::STREAM_CLOSED));
                 return Ok(());

@@ -31,6 +31,8 @@ pub(crate) struct Link {
     pub(crate) writer: Writer,
     /// The reader task, while it waits for the client to read what we have for it.
     pub(crate) held_reader: Option<Waker>,
+    /// It was told to calm down: nobody waits for it to read that.
+    pub(crate) is_offender: bool,
     /// When the core asked to close it.
     pub(crate) closing: Option<Instant>,
 }
@@ -60,6 +62,7 @@ impl Link {
             sent: 0,
             writer: Writer::None,
             held_reader: None,
+            is_offender: false,
             closing: None,
         }
     }

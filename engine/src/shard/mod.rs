@@ -47,6 +47,8 @@ pub(crate) use mailbox::{Receiver, Sender, mailbox};
 const ACCEPTS: usize = 64;
 /// Reads of one socket before others get their turn.
 const READS: usize = 4;
+/// How long a client that was told to calm down has to read it.
+const OFFENDER_CLOSE: Duration = Duration::from_millis(250);
 /// How long accepting pauses when there is no place.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Unacknowledged bytes on a half-open connection (threats.md §6).
@@ -151,7 +153,12 @@ impl Shard {
                 let flushed = self.state.borrow_mut().close(conn);
                 self.start_writer(conn, flushed);
             }
-            Action::Blame { conn } => self.state.borrow_mut().blame(conn),
+            Action::Blame { conn } => {
+                let mut state = self.state.borrow_mut();
+                state.blame(conn);
+                // Until then it may read why.
+                self.shared.published[self.index].hurry(state.now() + OFFENDER_CLOSE);
+            }
             Action::Cut { conn } => self.state.borrow_mut().cut(conn),
             Action::Read { conn } => self.state.borrow_mut().resume_reader(conn),
             Action::Connect { conn, address, destination } => {

@@ -279,6 +279,10 @@ impl State {
             return Flushed::Done;
         }
         link.closing.get_or_insert(now);
+        if link.is_blocked() && link.is_offender {
+            self.cut(key);
+            return Flushed::Done;
+        }
         if link.is_blocked() {
             return flushed;
         }
@@ -306,7 +310,9 @@ impl State {
     /// The client of a connection was told to calm down.
     pub(crate) fn blame(&mut self, key: ConnKey) {
         let now = self.now();
-        if let Some(source) = self.link(key).and_then(|link| link.source) {
+        let Some(link) = find(&mut self.links, key) else { return };
+        link.is_offender = true;
+        if let Some(source) = link.source {
             self.gate.blame(source, now);
         }
     }
@@ -319,7 +325,7 @@ impl State {
             let Some(since) = link.closing else { continue };
             let waited = now - since;
             let leaving = || link.is_client && (link.is_blocked() || sys::unsent(link.fd) > 0);
-            if over || waited >= SLOW_CLOSE || (waited >= CLOSE_LIMIT && !leaving()) {
+            if over || link.is_offender || waited >= SLOW_CLOSE || (waited >= CLOSE_LIMIT && !leaving()) {
                 sys::shutdown(link.fd, libc::SHUT_RDWR);
             }
         }
