@@ -100,8 +100,8 @@ pub struct Limits {
     /// Frames that carry nothing, from either side: PING, SETTINGS, priorities, unknown kinds, empty or tiny DATA, and
     /// WINDOW_UPDATE beyond ten for each DATA frame we sent (CVE-2019-9512 to -9518).
     pub idle_frames: Rate,
-    /// Streams we reset on one server connection, because clients went away. Beyond that they run to their end unread: a Go server
-    /// closes a connection with many resets, and with it everybody's watches.
+    /// Streams we reset on one server connection, because clients went away. Beyond that they run on unread for a while: a Go server
+    /// closes a connection on which 400 requests wait for those that were reset to end, and with it everybody's watches.
     pub server_resets: Rate,
     /// Running short requests may finish this long after a drain began.
     pub drain: Duration,
@@ -130,7 +130,7 @@ impl Default for Limits {
             client_handshake: Duration::from_secs(10),
             handshakes: 4_096,
             handshakes_per_address: 1_024,
-            offender_conns: Rate { burst: 20, per_second: 10 },
+            offender_conns: Rate { burst: 10, per_second: 5 },
             client_idle: Duration::from_secs(90),
             server_idle: Duration::from_secs(60),
             retired: Duration::from_secs(600),
@@ -141,7 +141,7 @@ impl Default for Limits {
             response_head: Duration::from_secs(65),
             client_resets: Rate { burst: 100, per_second: 50 },
             idle_frames: Rate { burst: 1_000, per_second: 200 },
-            server_resets: Rate { burst: 100, per_second: 200 },
+            server_resets: Rate { burst: 200, per_second: 1_000 },
             drain: Duration::from_secs(25),
         }
     }

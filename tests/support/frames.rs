@@ -83,7 +83,11 @@ pub struct Frames {
 impl Frames {
     /// Connects and sends the preface, empty SETTINGS, and a window that will do for the whole test.
     pub async fn connect(world: &World) -> Self {
-        let tls = raw::handshake(world.address(), world.pki().ca_pem()).await;
+        Self::on(raw::handshake(world.address(), world.pki().ca_pem()).await).await
+    }
+
+    /// The same on a connection that is there.
+    pub async fn on(tls: TlsStream<TcpStream>) -> Self {
         let (input, out) = tokio::io::split(tls);
         let seen = Arc::new(Mutex::new(Seen::default()));
         let reading = tokio::spawn(read(input, seen.clone()));
@@ -122,7 +126,13 @@ impl Frames {
         (started.elapsed(), sent)
     }
 
-    fn is_over(&self) -> bool {
+    /// Stops reading for good.
+    pub fn turn_deaf(&self) {
+        self.reading.abort();
+    }
+
+    /// Was it told to go away, or is the connection gone?
+    pub fn is_over(&self) -> bool {
         let seen = self.seen();
         seen.goaway.is_some() || seen.closed
     }

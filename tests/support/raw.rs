@@ -56,15 +56,20 @@ pub async fn handshake(address: SocketAddr, ca_pem: &str) -> TlsStream<TcpStream
 
 /// A TLS connection for that protocol (ALPN).
 pub async fn handshake_for(address: SocketAddr, ca_pem: &str, protocol: &[u8]) -> TlsStream<TcpStream> {
+    let tcp = TcpStream::connect(address).await.unwrap();
+    handshake_on(tcp, ca_pem, protocol).await.unwrap()
+}
+
+/// The same on a connection that is there.
+pub async fn handshake_on(tcp: TcpStream, ca_pem: &str, protocol: &[u8]) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(ca_pem.as_bytes()).unwrap()).unwrap();
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
     let mut config = builder.with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = vec![protocol.to_vec()];
-    let tcp = TcpStream::connect(address).await.unwrap();
-    tcp.set_nodelay(true).unwrap();
-    TlsConnector::from(Arc::new(config)).connect(ServerName::try_from(NAME).unwrap(), tcp).await.unwrap()
+    tcp.set_nodelay(true)?;
+    TlsConnector::from(Arc::new(config)).connect(ServerName::try_from(NAME).unwrap(), tcp).await
 }
 
 /// Sends as much of `bytes` as the windows take until they are shut, then returns how much that was.

@@ -1,10 +1,13 @@
 //! Heads and trailers from clients: judged, routed, and made an exchange.
 
+use std::time::Instant;
+
 use super::conn::{Conn, Role, State, Unknown};
 use super::exchange::{Exchange, Side};
 use super::pool::{Lane, SlotSet};
 use super::receive::ConnResult;
 use super::{ConnKey, Core};
+use crate::config::Limits;
 use crate::http2::Reason;
 use crate::http2::frame;
 use crate::http2::hpack::{Decoded, HeaderBlock, Token};
@@ -34,10 +37,15 @@ impl Core {
         if let Role::Upstream { .. } = conn.role {
             return self.on_server_headers(key, stream, head, end, too_large);
         }
+        // To decode a list that is refused costs as much as one that is served.
+        if too_large && !conn.may_reset(&self.limits, self.now) {
+            self.give_head(head);
+            return Err(Reason::ENHANCE_YOUR_CALM);
+        }
         if let Some(exchange) = conn.streams.get(stream) {
             return self.on_trailers(exchange, Side::Down, head, end, too_large);
         }
-        if let Some(outcome) = judge_new_stream(conn, stream) {
+        if let Some(outcome) = judge_new_stream(conn, stream, &self.limits, self.now) {
             self.give_head(head);
             return outcome;
         }
@@ -175,11 +183,11 @@ impl Core {
 }
 
 /// A stream id that is not in the table: `None` when it may be opened (RFC 9113 §5.1.1).
-fn judge_new_stream(conn: &Conn, stream: u32) -> Option<ConnResult> {
+fn judge_new_stream(conn: &mut Conn, stream: u32, limits: &Limits, now: Instant) -> Option<ConnResult> {
     match conn.judge_unknown(stream) {
         Unknown::Idle if stream.is_multiple_of(2) => Some(Err(Reason::PROTOCOL_ERROR)),
         Unknown::Idle => None,
-        Unknown::Late => Some(Ok(())),
+        Unknown::Late => Some(conn.take_idle_frame(limits, now)),
         Unknown::Closed => Some(Err(Reason::STREAM_CLOSED)),
     }
 }

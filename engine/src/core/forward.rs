@@ -26,7 +26,14 @@ impl Core {
         let exchange = match found {
             Ok(exchange) => exchange,
             Err(Unknown::Idle) => return Err(Reason::PROTOCOL_ERROR),
-            Err(Unknown::Late) => return Ok(()),
+            Err(Unknown::Late) => {
+                // What was under way when the stream was reset is little; more of it is a flood.
+                let (limits, now) = (&self.limits, self.now);
+                return match self.conns.get_mut(key) {
+                    Some(conn) if side == Side::Down => conn.take_idle_frame(limits, now),
+                    _ => Ok(()),
+                };
+            }
             Err(Unknown::Closed) => {
                 let (limits, now) = (&self.limits, self.now);
                 if self.conns.get_mut(key).is_some_and(|conn| !conn.may_reset(limits, now)) {

@@ -25,6 +25,9 @@ use crate::http2::Reason;
 use crate::http2::frame;
 use crate::respond::Failure;
 
+/// Abandoned streams looked at each time something happens: often enough to spend the whole budget of resets.
+const RESETS_PER_TURN: usize = 16;
+
 impl Core {
     pub(super) fn on_reset(&mut self, key: ConnKey, stream: u32, reason: Reason) -> ConnResult {
         let Some(conn) = self.conns.get(key) else { return Ok(()) };
@@ -199,11 +202,25 @@ impl Core {
             return;
         }
         let (slot, lane) = (usize::from(entry.server.0), entry.lane);
-        let change = |count: usize| if abandoned { count + 1 } else { count.saturating_sub(1) };
-        self.abandoned = change(self.abandoned);
+        if abandoned {
+            self.abandoned.push_back(exchange);
+        }
         if let Some(server) = self.servers.get_mut(slot) {
             let pool = server.lane(lane);
-            pool.abandoned = change(pool.abandoned);
+            pool.abandoned = if abandoned { pool.abandoned + 1 } else { pool.abandoned.saturating_sub(1) };
+        }
+    }
+
+    /// Resets some of what could not be reset before; somebody may wait for the slots.
+    pub(super) fn reset_abandoned(&mut self) {
+        for _ in 0..self.abandoned.len().min(RESETS_PER_TURN) {
+            let Some(exchange) = self.abandoned.pop_front() else { return };
+            if self.exchanges.get(exchange).is_some_and(|entry| entry.abandoned) {
+                self.abandon(exchange);
+                if self.exchanges.get(exchange).is_some_and(|entry| entry.abandoned) {
+                    self.abandoned.push_back(exchange);
+                }
+            }
         }
     }
 

@@ -173,8 +173,8 @@ pub struct Core {
     /// For a path with escapes.
     path_scratch: Vec<u8>,
     random: u64,
-    /// Exchanges whose client is gone and whose stream runs to its end unread.
-    abandoned: usize,
+    /// Exchanges whose client is gone and whose stream is not reset yet; some of them may have ended since.
+    abandoned: VecDeque<ExchangeKey>,
     draining: Option<tick::Drain>,
     counters: Counters,
     next_downstream_tick: Instant,
@@ -203,7 +203,7 @@ impl Core {
             spare_heads: Vec::new(),
             path_scratch: Vec::new(),
             random: seed | 1,
-            abandoned: 0,
+            abandoned: VecDeque::new(),
             draining: None,
             counters: Counters::default(),
             next_downstream_tick: now,
@@ -246,21 +246,21 @@ impl Core {
     pub fn handle_bytes(&mut self, key: ConnKey, bytes: &[u8], now: Instant) {
         self.now = now;
         self.receive(key, bytes);
-        self.serve_ready();
+        self.after_event();
     }
 
     /// The connection is gone.
     pub fn handle_closed(&mut self, key: ConnKey, ended: Ended, now: Instant) {
         self.now = now;
         self.remove_conn(key, ended);
-        self.serve_ready();
+        self.after_event();
     }
 
     /// Everything that was drained from the connection has been taken by the kernel.
     pub fn handle_written(&mut self, key: ConnKey, now: Instant) {
         self.now = now;
         self.on_written(key);
-        self.serve_ready();
+        self.after_event();
     }
 
     /// The next connection that has something to write.
@@ -300,6 +300,12 @@ impl Core {
     /// Connections, exchanges and bytes in blocks: all zero when nothing is going on.
     pub fn in_use(&self) -> (usize, usize, usize) {
         (self.conns.len(), self.exchanges.len(), self.blocks.in_use())
+    }
+
+    /// What an event may have made possible for others.
+    fn after_event(&mut self) {
+        self.reset_abandoned();
+        self.serve_ready();
     }
 
     fn mark_dirty(&mut self, key: ConnKey) {

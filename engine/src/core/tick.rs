@@ -33,14 +33,13 @@ impl Core {
         self.now = now;
         self.take_snapshot();
         self.tick_servers();
-        self.tick_abandoned();
         if now >= self.next_downstream_tick {
             self.next_downstream_tick = now + IDLE_TICK;
             self.tick_clients();
             self.tick_exchanges();
         }
         self.tick_drain();
-        self.serve_ready();
+        self.after_event();
     }
 
     /// When [`Core::handle_tick`] wants to be called next.
@@ -128,19 +127,6 @@ impl Core {
         for at in 0..self.servers.len() {
             for lane in [Lane::Short, Lane::Long] {
                 self.serve_waiting(ServerSlot::at(at), lane);
-            }
-        }
-    }
-
-    /// Resets what could not be reset before.
-    fn tick_abandoned(&mut self) {
-        for at in 0..self.exchanges.places() {
-            if self.abandoned == 0 {
-                return;
-            }
-            let Some(key) = self.exchanges.key_at(at) else { continue };
-            if self.exchanges.get(key).is_some_and(|entry| entry.abandoned) {
-                self.abandon(key);
             }
         }
     }

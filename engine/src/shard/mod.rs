@@ -38,7 +38,7 @@ use crate::tls::{Configs, Session, server_name};
 use gate::{Gate, Source};
 use link::{Link, Writer};
 use mailbox::Mail;
-use state::{Flushed, Next, State};
+use state::{Flushed, Next, OFFENDER_CLOSE, State};
 
 pub(crate) use listen::{Loads, bind};
 pub(crate) use mailbox::{Receiver, Sender, mailbox};
@@ -47,8 +47,6 @@ pub(crate) use mailbox::{Receiver, Sender, mailbox};
 const ACCEPTS: usize = 64;
 /// Reads of one socket before others get their turn.
 const READS: usize = 4;
-/// How long a client that was told to calm down has to read it.
-const OFFENDER_CLOSE: Duration = Duration::from_millis(250);
 /// How long accepting pauses when there is no place.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Unacknowledged bytes on a half-open connection (threats.md §6).
@@ -310,7 +308,7 @@ impl Shard {
     async fn hold(&self, key: ConnKey) {
         poll_fn(|context| {
             let mut state = self.state.borrow_mut();
-            if state.core.wants_read(key) {
+            if state.wants_read(key) {
                 return Poll::Ready(());
             }
             match state.link(key) {

@@ -22,6 +22,8 @@ const HANDSHAKES: usize = 4;
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 /// The same while a slow client still takes the end of its last answer: what a drain allows.
 const SLOW_CLOSE: Duration = Duration::from_secs(25);
+/// How long a client that was told to calm down has to read it.
+pub(crate) const OFFENDER_CLOSE: Duration = Duration::from_millis(250);
 /// Buffers kept for tails and pending writes.
 const SPARE_BUFFERS: usize = 64;
 const SPARE_CAPACITY: usize = 256 * 1024;
@@ -123,6 +125,10 @@ impl State {
                 return (Next::Later, Flushed::Done);
             }
             self.handshakes += 1;
+        }
+        if link.is_offender && link.closing.is_some() {
+            // Nobody listens any more, not even to keep our last words from being lost to a reset.
+            return (Next::Hold, Flushed::Done);
         }
         let have = link.tail.len();
         self.read[..have].copy_from_slice(&link.tail);
@@ -259,7 +265,7 @@ impl State {
     /// The client reads again: so do we.
     pub(crate) fn resume_reader(&mut self, key: ConnKey) {
         if self.link(key).is_some_and(|link| link.held_reader.is_some())
-            && self.core.wants_read(key)
+            && self.wants_read(key)
             && let Some(reader) = self.link(key).and_then(|link| link.held_reader.take())
         {
             reader.wake();
@@ -321,14 +327,27 @@ impl State {
     pub(crate) fn cut_slow_closes(&mut self) {
         let now = self.now();
         let over = self.core.drain_is_over(now);
+        let mut offenders = Vec::new();
         for link in self.links.iter().flatten() {
             let Some(since) = link.closing else { continue };
             let waited = now - since;
             let leaving = || link.is_client && (link.is_blocked() || sys::unsent(link.fd) > 0);
-            if over || link.is_offender || waited >= SLOW_CLOSE || (waited >= CLOSE_LIMIT && !leaving()) {
+            if link.is_offender && waited >= OFFENDER_CLOSE {
+                offenders.push(link.key);
+            } else if over || waited >= SLOW_CLOSE || (waited >= CLOSE_LIMIT && !leaving()) {
                 sys::shutdown(link.fd, libc::SHUT_RDWR);
             }
         }
+        for key in offenders {
+            // Its reader does not read.
+            self.lose(key, Ended::Lost);
+        }
+    }
+
+    /// Has the core something to do with what may be read?
+    pub(crate) fn wants_read(&mut self, key: ConnKey) -> bool {
+        let refused = |link: &mut Link| link.is_offender && link.closing.is_some();
+        self.core.wants_read(key) && !self.link(key).is_some_and(refused)
     }
 
     /// Forgets a connection and tells the core.
