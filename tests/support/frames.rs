@@ -162,7 +162,8 @@ async fn read(mut input: ReadHalf<TlsStream<TcpStream>>, seen: Arc<Mutex<Seen>>)
     seen.lock().unwrap().closed = true;
 }
 
-async fn read_frame(input: &mut ReadHalf<TlsStream<TcpStream>>) -> std::io::Result<(u8, u8, u32, Vec<u8>)> {
+/// Kind, flags, stream and payload of the next frame.
+pub async fn read_frame(input: &mut (impl AsyncReadExt + Unpin)) -> std::io::Result<(u8, u8, u32, Vec<u8>)> {
     let mut head = [0; 9];
     input.read_exact(&mut head).await?;
     let mut payload = vec![0; usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2])];

@@ -20,7 +20,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 /// Length of the client's preface (RFC 9113 §3.4).
-const PREFACE: usize = 24;
+pub const PREFACE: usize = 24;
 const HEADERS: u8 = 1;
 
 /// A running server; dropping it ends it with its connections.
@@ -121,7 +121,8 @@ pub async fn reset_of(respond: &mut SendResponse<Bytes>) -> Reason {
     std::future::poll_fn(|cx| respond.poll_reset(cx)).await.unwrap()
 }
 
-fn acceptor(pki: &Pki) -> TlsAcceptor {
+/// TLS with a fresh certificate, HTTP/2 only.
+pub fn acceptor(pki: &Pki) -> TlsAcceptor {
     let pair = pki.serving().unwrap();
     let chain = vec![CertificateDer::from_pem_slice(pair.cert.as_bytes()).unwrap()];
     let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap();
