@@ -1,4 +1,7 @@
 //! Which server gets a request, on which connection; and what happens when it cannot take it.
+//!
+//! What always holds: at most one server has a request at a time, and another one gets it only when the first provably did not begin; at most
+//! `attempts` are asked; `Server::active` is the number of exchanges whose `server` it is.
 
 use discovery::{ServerSet, Snapshot};
 
@@ -19,6 +22,7 @@ impl Core {
         }
         let snapshot = std::sync::Arc::clone(snapshot);
         self.generation = snapshot.generation();
+        self.leave_others(&snapshot);
         self.slots.clear();
         for server in snapshot.servers() {
             let known = self.servers.iter().position(|known| known.is(server));
@@ -26,6 +30,15 @@ impl Core {
             self.slots.push(slot);
         }
         self.local = self.slots.get(snapshot.local().get()).copied().unwrap_or(ServerSlot::NONE);
+    }
+
+    /// Servers that are not in the snapshot get no new requests: their connections end with what they have, and their places are free then.
+    fn leave_others(&mut self, snapshot: &Snapshot) {
+        for at in 0..self.servers.len() {
+            if !snapshot.servers().iter().any(|server| self.servers[at].is(server)) {
+                self.finish_conns(ServerSlot::at(at), None);
+            }
+        }
     }
 
     /// A place for a server; when all are taken, that of one which is neither in the snapshot nor in use.
@@ -84,7 +97,7 @@ impl Core {
         if prefers_local {
             let now = self.now;
             let local = self.local;
-            let server = self.servers.get(usize::from(local.0))?;
+            let Some(server) = self.servers.get(usize::from(local.0)) else { return self.choose_other(others) };
             if !server.is_down() {
                 return Some(local);
             }

@@ -1,4 +1,7 @@
 //! What happens because time passed: liveness of servers, limits on waiting, idle connections, the drain.
+//!
+//! What always holds: a limit is met at the first tick behind it, and those on a silent server at the last one before; a tick that comes late
+//! delays, and skips nothing.
 
 use std::time::{Duration, Instant};
 
@@ -117,17 +120,23 @@ impl Core {
     /// Connections to servers were made with certificates that are no longer right: they finish what they have.
     pub fn retire_servers(&mut self, now: Instant) {
         self.now = now;
-        let conns: Vec<_> = self.servers.iter().flat_map(|server| &server.lanes).flat_map(|lane| lane.conns.iter().copied()).collect();
+        for at in 0..self.servers.len() {
+            self.finish_conns(ServerSlot::at(at), Some(now));
+        }
+    }
+
+    /// The connections to a server take nothing new and end with their last stream, and at a limit when they are `retired`.
+    pub(super) fn finish_conns(&mut self, slot: ServerSlot, retired: Option<Instant>) {
+        let Some(server) = self.servers.get(usize::from(slot.0)) else { return };
+        let conns: Vec<_> = server.lanes.iter().flat_map(|lane| lane.conns.iter().copied()).collect();
         for key in conns {
             let Some(conn) = self.conns.get_mut(key).filter(|conn| matches!(conn.state, State::Open | State::Draining)) else { continue };
             conn.state = State::Draining;
-            conn.retired.get_or_insert(now);
+            conn.retired = conn.retired.or(retired);
             self.close_if_idle(key);
         }
-        for at in 0..self.servers.len() {
-            for lane in [Lane::Short, Lane::Long] {
-                self.serve_waiting(ServerSlot::at(at), lane);
-            }
+        for lane in [Lane::Short, Lane::Long] {
+            self.serve_waiting(slot, lane);
         }
     }
 

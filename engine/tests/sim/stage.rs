@@ -43,9 +43,10 @@ pub struct Stage {
     pub core: Core,
     pub now: Instant,
     pub wires: Vec<Wire>,
+    /// Of the first three servers; the others' are open.
     pub doors: [Door; 3],
     pub server_settings: Vec<(u16, u32)>,
-    _publisher: Publisher,
+    pub publisher: Publisher,
 }
 
 impl Stage {
@@ -54,7 +55,7 @@ impl Stage {
         let now = Instant::now();
         let core = Core::new(limits, publisher.reader(), 1, now);
         let server_settings = vec![(MAX_STREAMS, 100), (INITIAL_WINDOW, 1 << 20)];
-        Self { core, now, wires: Vec::new(), doors: [Door::Open; 3], server_settings, _publisher: publisher }
+        Self { core, now, wires: Vec::new(), doors: [Door::Open; 3], server_settings, publisher }
     }
 
     /// A client with this stream window, connected.
@@ -188,7 +189,7 @@ impl Stage {
                     let mut end = End::server(&self.server_settings);
                     end.grant(0, 1 << 24);
                     let at = self.add(conn, Some(server), end);
-                    match self.doors[server] {
+                    match self.doors.get(server).copied().unwrap_or(Door::Open) {
                         Door::Open => {
                             self.wires[at].is_open = true;
                             self.core.handle_established(conn, Protocol::Http2, self.now);

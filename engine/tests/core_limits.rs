@@ -1,0 +1,187 @@
+//! Limits of a shard that hold whatever its clients and servers do; each test is one sentence.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
+
+mod sim;
+
+use std::time::Duration;
+
+use discovery::{Gvr, Server, ServerId, ServerSet, Snapshot, SnapshotBuilder};
+use engine::Limits;
+use engine::core::Action;
+use sim::end::Event;
+use sim::stage::{Door, Stage, body, field, reset, status};
+
+const BOTH: &str = "/apis/g/v1/both";
+const THEIRS: &str = "/apis/g/v1/theirs";
+const WATCH: &str = "/apis/g/v1/both?watch=1";
+const WIDE: u32 = 1 << 20;
+const OK: [(&str, &str); 1] = [(":status", "200")];
+/// Servers a shard can tell apart.
+const SLOTS: u16 = 128;
+
+/// A client that reads nothing, and for which the server sends `count` bytes.
+fn hold(stage: &mut Stage, count: usize) -> usize {
+    let reader = stage.client(0);
+    stage.get(reader, BOTH);
+    let wire = stage.to_server(0)[0];
+    let arrived = stage.requests(wire)[0].0;
+    stage.reply(wire, arrived, &OK, false);
+    stage.send(wire, arrived, &vec![7; count], false);
+    reader
+}
+
+#[test]
+fn above_80_percent_of_held_bytes_new_streams_are_refused_and_below_taken() {
+    let mut stage = Stage::new(Limits { held_bytes: 200_000, ..Limits::default() });
+    let client = stage.client(WIDE);
+    let reader = hold(&mut stage, 140_000);
+    assert!(stage.core.in_use().2 <= 160_000);
+    stage.get(client, BOTH);
+    let wire = stage.to_server(0)[0];
+    assert_eq!(stage.requests(wire).len(), 1, "taken at {} bytes", stage.core.in_use().2);
+    hold(&mut stage, 40_000);
+    assert!((160_001..200_000).contains(&stage.core.in_use().2));
+    let refused = stage.get(client, BOTH);
+    assert_eq!(stage.seen(client), [Event::Reset { stream: refused, code: 7 }], "REFUSED_STREAM: it may be sent again");
+    assert_eq!(reset(&stage.seen(reader)), None, "who reads slowly keeps its stream");
+    stage.lose(reader);
+    stage.get(client, BOTH);
+    assert_eq!(stage.requests(wire).len(), 1, "taken again at {} bytes", stage.core.in_use().2);
+}
+
+#[test]
+fn above_all_of_held_bytes_those_who_do_not_read_lose_and_nobody_else() {
+    let mut stage = Stage::new(Limits { held_bytes: 200_000, ..Limits::default() });
+    let quick = stage.client(WIDE);
+    let stream = stage.get(quick, BOTH);
+    let wire = stage.to_server(0)[0];
+    let arrived = stage.requests(wire)[0].0;
+    stage.reply(wire, arrived, &OK, false);
+    let reader = hold(&mut stage, 250_000);
+    assert_eq!(reset(&stage.seen(reader)), Some(11), "ENHANCE_YOUR_CALM");
+    assert_eq!(stage.core.in_use().2, 0);
+    stage.send(wire, arrived, &[8; 300_000], true);
+    assert_eq!(body(&stage.seen(quick), stream).len(), 300_000);
+}
+
+#[test]
+fn a_full_queue_is_overloaded_and_who_left_it_makes_room() {
+    let mut stage = Stage::new(Limits { waiting: 2, ..Limits::default() });
+    stage.doors = [Door::Hangs; 3];
+    let client = stage.client(WIDE);
+    let waiting = [stage.get(client, BOTH), stage.get(client, BOTH)];
+    let overloaded = stage.get(client, BOTH);
+    let events = stage.seen(client);
+    let Event::Head { stream, fields, .. } = &events[0] else { panic!("{events:?}") };
+    assert_eq!((*stream, field(fields, ":status"), field(fields, "retry-after")), (overloaded, Some("503"), Some("1")));
+    let text = String::from_utf8(body(&events, overloaded)).unwrap();
+    assert!(text.contains("too many requests wait"), "{text}");
+    stage.reset(client, waiting[0], 8);
+    stage.get(client, BOTH);
+    assert_eq!((stage.seen(client), stage.core.in_use().1), (vec![], 2), "it waits in the place of the one that left");
+}
+
+#[test]
+fn a_shard_takes_so_many_clients_and_one_more_when_one_has_left() {
+    let mut stage = Stage::new(Limits { client_conns: 3, ..Limits::default() });
+    let clients = [stage.client(WIDE), stage.client(WIDE), stage.client(WIDE)];
+    assert_eq!(stage.core.handle_accepted(stage.now), None);
+    stage.lose(clients[1]);
+    assert!(stage.core.handle_accepted(stage.now).is_some());
+    assert_eq!(stage.core.handle_accepted(stage.now), None);
+}
+
+#[test]
+fn retired_connections_take_nothing_new_and_end_with_their_last_request() {
+    let mut stage = Stage::new(Limits::default());
+    let client = stage.client(WIDE);
+    stage.get(client, BOTH);
+    let watch = stage.get(client, WATCH);
+    let [short, long] = stage.to_server(0)[..] else { panic!() };
+    let (short, long) = if stage.wires[short].events.is_empty() { (long, short) } else { (short, long) };
+    assert_eq!((stage.requests(short).len(), stage.requests(long).len()), (1, 1));
+    stage.core.retire_servers(stage.now);
+    stage.run();
+    stage.get(client, BOTH);
+    let new = *stage.to_server(0).last().unwrap();
+    assert!(![short, long].contains(&new) && stage.requests(new).len() == 1, "the next request has a new connection");
+    stage.reply(short, 1, &OK, true);
+    assert_eq!(status(&stage.seen(client)).as_deref(), Some("200"), "what runs is answered");
+    assert!(!stage.wires[short].is_open && stage.wires[new].is_open);
+    stage.reply(long, 1, &OK, false);
+    stage.seen(client);
+    let retired = Limits::default().retired;
+    stage.pass(retired.checked_sub(Duration::from_secs(2)).unwrap());
+    assert!(stage.wires[long].is_open, "a watch may go on");
+    stage.pass(Duration::from_secs(3));
+    assert!(!stage.wires[long].is_open, "but not for ever");
+    let events = stage.seen(client);
+    assert!(events.contains(&Event::Reset { stream: watch, code: 2 }), "{events:?}");
+}
+
+#[test]
+fn an_idle_connection_is_retired_at_once_and_one_being_made_is_kept() {
+    let mut stage = Stage::new(Limits::default());
+    let client = stage.client(WIDE);
+    stage.get(client, BOTH);
+    let idle = stage.to_server(0)[0];
+    stage.reply(idle, 1, &OK, true);
+    stage.doors[0] = Door::Hangs;
+    stage.get(client, WATCH);
+    stage.core.retire_servers(stage.now);
+    stage.run();
+    assert!(!stage.wires[idle].is_open);
+    assert_eq!(stage.core.in_use(), (2, 1, 0), "the client, and the connection its watch waits for");
+}
+
+/// Local, and one peer at the n-th address; `count` servers in all have been peers before.
+fn moved(generation: u64, nth: u16) -> Snapshot {
+    let mut builder = SnapshotBuilder::new(generation);
+    let at = |id: &str, nth: u16| Server { id: ServerId::new(id), address: ([10, 0, 0, 1], nth + 1).into() };
+    let local = builder.server(at("s0", 0)).unwrap();
+    let peer = builder.server(at("peer", nth)).unwrap();
+    builder.local(local);
+    builder.serve(&Gvr::new("g", "v1", "theirs"), ServerSet::only(peer)).unwrap();
+    builder.serve(&Gvr::new("g", "v1", "both"), ServerSet::only(local)).unwrap();
+    builder.build().unwrap()
+}
+
+#[test]
+fn a_peer_may_move_more_often_than_there_are_slots() {
+    let mut stage = Stage::new(Limits::default());
+    let client = stage.client(WIDE);
+    for nth in 3..4 * SLOTS {
+        stage.publisher.publish(moved(u64::from(nth), nth));
+        stage.get(client, THEIRS);
+        let Some(&wire) = stage.to_server(usize::from(nth)).first() else {
+            panic!("after {nth} moves: {:?}", stage.seen(client));
+        };
+        assert_eq!(stage.requests(wire), [(1, THEIRS.to_owned())]);
+        stage.reply(wire, 1, &OK, true);
+        assert_eq!(status(&stage.seen(client)).as_deref(), Some("200"));
+        stage.pass(Duration::from_millis(100));
+    }
+    let open = (1..usize::from(4 * SLOTS)).flat_map(|server| stage.to_server(server)).count();
+    assert_eq!(open, 1, "where it was it has no connections");
+}
+
+#[test]
+fn a_request_for_an_older_place_never_goes_to_the_server_that_took_it() {
+    let mut stage = Stage::new(Limits::default());
+    let client = stage.client(WIDE);
+    // Its peer refuses, and local hangs: it waits for local with the peer in mind.
+    stage.doors = [Door::Hangs, Door::Refuses, Door::Refuses];
+    stage.get(client, BOTH);
+    assert_eq!(stage.core.in_use().1, 1);
+    for nth in 3..3 * SLOTS {
+        stage.publisher.publish(moved(u64::from(nth), nth));
+        stage.pass(Duration::from_millis(10));
+    }
+    let before = stage.wires.len();
+    stage.doors = [Door::Refuses; 3];
+    stage.pass(Duration::from_secs(6));
+    assert_eq!(status(&stage.seen(client)).as_deref(), Some("503"), "nobody it may go to is left");
+    let asked: Vec<_> = (before..stage.wires.len()).filter_map(|wire| stage.wires[wire].server).collect();
+    assert!(asked.iter().all(|&server| server < 3), "connections were made to {asked:?}");
+    assert!(!std::iter::from_fn(|| stage.core.poll_action()).any(|action| matches!(action, Action::Connect { .. })));
+}
