@@ -29,7 +29,7 @@ type Speech = fn(u32) -> Vec<u8>;
 
 /// A server that says `first` at once, and `then` to each request.
 async fn server(pki: &loadgen::Pki, first: Vec<u8>, then: Speech) -> SocketAddr {
-    let (acceptor, listener) = (acceptor(pki), TcpListener::bind("127.0.0.1:0").await.unwrap());
+    let (acceptor, listener) = (acceptor(&pki.serving().unwrap()), TcpListener::bind("127.0.0.1:0").await.unwrap());
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         loop {

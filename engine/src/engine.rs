@@ -263,7 +263,7 @@ fn bind_error(address: SocketAddr, error: &io::Error) -> StartError {
 /// Counters of a shard where another thread can read them; written once a tick.
 #[repr(align(128))]
 pub(crate) struct Published {
-    counters: [AtomicU64; 6],
+    counters: [AtomicU64; Counters::COUNT],
     /// When the shard wants its next tick, in milliseconds since `epoch`; `TICK_SENT` while one is under way.
     next_tick: AtomicU64,
     epoch: Instant,

@@ -67,9 +67,9 @@ impl Pki {
         self.serving_for(&SERVING_NAMES)
     }
 
-    /// A serving certificate for those names and addresses.
+    /// A serving certificate for these DNS names and addresses alone.
     pub fn serving_for(&self, names: &[&str]) -> Result<KeyPairPem, Error> {
-        let names: Vec<String> = names.iter().map(|&name| name.into()).collect();
+        let names: Vec<String> = names.iter().copied().map(String::from).collect();
         let mut params = CertificateParams::new(names)?;
         params.distinguished_name.push(DnType::CommonName, "kube-apiserver");
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];

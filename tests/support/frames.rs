@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_rustls::client::TlsStream;
@@ -162,8 +162,8 @@ async fn read(mut input: ReadHalf<TlsStream<TcpStream>>, seen: Arc<Mutex<Seen>>)
     seen.lock().unwrap().closed = true;
 }
 
-/// Kind, flags, stream and payload of the next frame.
-pub async fn read_frame(input: &mut (impl AsyncReadExt + Unpin)) -> std::io::Result<(u8, u8, u32, Vec<u8>)> {
+/// The next frame: kind, flags, stream, payload.
+pub async fn read_frame(input: &mut (impl AsyncRead + Unpin)) -> std::io::Result<(u8, u8, u32, Vec<u8>)> {
     let mut head = [0; 9];
     input.read_exact(&mut head).await?;
     let mut payload = vec![0; usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2])];

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::{Request, Response};
-use loadgen::Pki;
+use loadgen::{KeyPairPem, Pki};
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
@@ -50,7 +50,7 @@ impl Script {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let acceptor = acceptor(pki);
+        let acceptor = acceptor(&pki.serving().unwrap());
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let task = tokio::spawn(async move {
@@ -121,9 +121,8 @@ pub async fn reset_of(respond: &mut SendResponse<Bytes>) -> Reason {
     std::future::poll_fn(|cx| respond.poll_reset(cx)).await.unwrap()
 }
 
-/// TLS with a fresh certificate, HTTP/2 only.
-pub fn acceptor(pki: &Pki) -> TlsAcceptor {
-    let pair = pki.serving().unwrap();
+/// Does the server's side of handshakes with that certificate.
+pub fn acceptor(pair: &KeyPairPem) -> TlsAcceptor {
     let chain = vec![CertificateDer::from_pem_slice(pair.cert.as_bytes()).unwrap()];
     let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap();
     let provider = Arc::new(aws_lc_rs::default_provider());

@@ -28,6 +28,8 @@ mod receive;
 pub(crate) mod slab;
 mod streams;
 mod tick;
+#[cfg(test)]
+mod walk;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -130,15 +132,21 @@ pub struct Counters {
     pub body_received: u64,
     /// Body bytes copied.
     pub body_copied: u64,
+    /// Writes to sockets, those of handshakes included. The IO side counts them; a [`Core`] alone has none.
+    pub writes: u64,
 }
 
 impl Counters {
-    pub(crate) fn to_array(self) -> [u64; 6] {
-        [self.requests, self.rerouted, self.refused, self.retried, self.body_received, self.body_copied]
+    /// How many there are.
+    pub(crate) const COUNT: usize = 7;
+
+    pub(crate) fn to_array(self) -> [u64; Self::COUNT] {
+        [self.requests, self.rerouted, self.refused, self.retried, self.body_received, self.body_copied, self.writes]
     }
 
-    pub(crate) fn from_array([requests, rerouted, refused, retried, body_received, body_copied]: [u64; 6]) -> Self {
-        Self { requests, rerouted, refused, retried, body_received, body_copied }
+    pub(crate) fn from_array(array: [u64; Self::COUNT]) -> Self {
+        let [requests, rerouted, refused, retried, body_received, body_copied, writes] = array;
+        Self { requests, rerouted, refused, retried, body_received, body_copied, writes }
     }
 
     /// The sum of two shards.

@@ -387,7 +387,7 @@ impl Shard {
         state.core.handle_tick(now);
         state.cut_slow_closes();
         let next = state.core.next_tick(now);
-        self.shared.published[self.index].set(state.core.counters(), next);
+        self.shared.published[self.index].set(state.counters(), next);
         drop(state);
         if let Some(acceptor) = self.paused_acceptor.take() {
             acceptor.wake();

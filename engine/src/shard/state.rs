@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::gate::Gate;
 use super::link::{Link, Writer};
 use super::sys;
-use crate::core::{ConnKey, Core, Ended, Protocol};
+use crate::core::{ConnKey, Core, Counters, Ended, Protocol};
 use crate::tls::{MAX_RECORD, WireBuf};
 
 /// One read: eight full TLS records. Larger reads gain nothing measurable and make one connection's turn longer.
@@ -61,6 +61,8 @@ pub(crate) struct State {
     wire: WireBuf,
     spare: Vec<Vec<u8>>,
     handshakes: usize,
+    /// Calls of `send` that took something.
+    writes: u64,
     now: Option<Instant>,
 }
 
@@ -75,8 +77,14 @@ impl State {
             wire: WireBuf::new(),
             spare: Vec::new(),
             handshakes: 0,
+            writes: 0,
             now: None,
         }
+    }
+
+    /// Counts since start.
+    pub(crate) fn counters(&self) -> Counters {
+        Counters { writes: self.writes, ..self.core.counters() }
     }
 
     /// The time of this wake-up: one look at the clock.
@@ -212,7 +220,7 @@ impl State {
             return Flushed::Done;
         };
         let bytes = self.wire.filled();
-        let sent = if link.is_blocked() { Ok(0) } else { send_all(link.fd, bytes) };
+        let sent = if link.is_blocked() { Ok(0) } else { send_all(link.fd, bytes, &mut self.writes) };
         match sent {
             Ok(n) if n == bytes.len() => {
                 let now = *self.now.get_or_insert_with(Instant::now);
@@ -243,7 +251,7 @@ impl State {
     pub(crate) fn on_writable(&mut self, key: ConnKey) -> bool {
         let now = self.now();
         let Some(link) = find(&mut self.links, key) else { return true };
-        match send_all(link.fd, &link.pending[link.sent..]) {
+        match send_all(link.fd, &link.pending[link.sent..], &mut self.writes) {
             Ok(n) => link.sent += n,
             Err(_) => {
                 self.lose(key, Ended::Lost);
@@ -301,7 +309,7 @@ impl State {
         self.wire.clear();
         link.session.close_notify(&mut self.wire);
         // A goodbye that does not fit is no loss.
-        send_all(link.fd, self.wire.filled()).ok();
+        send_all(link.fd, self.wire.filled(), &mut self.writes).ok();
         sys::shutdown(link.fd, if link.is_client { libc::SHUT_WR } else { libc::SHUT_RDWR });
     }
 
@@ -414,12 +422,15 @@ fn give(spare: &mut Vec<Vec<u8>>, mut buffer: Vec<u8>) {
     }
 }
 
-/// Sends until everything is gone or the socket is full.
-fn send_all(fd: RawFd, bytes: &[u8]) -> std::io::Result<usize> {
+/// Sends until everything is gone or the socket is full, and counts the writes.
+fn send_all(fd: RawFd, bytes: &[u8], writes: &mut u64) -> std::io::Result<usize> {
     let mut sent = 0;
     while sent < bytes.len() {
         match sys::send(fd, &bytes[sent..]) {
-            Ok(n) => sent += n,
+            Ok(n) => {
+                sent += n;
+                *writes += 1;
+            }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
