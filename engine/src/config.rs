@@ -15,6 +15,12 @@ pub enum IoDriver {
     IoUring,
     /// epoll.
     Epoll,
+    /// io_uring as on Linux 5.19, for tests on a newer one; no flag of the command line means it.
+    #[doc(hidden)]
+    CoopTaskrun,
+    /// io_uring as on Linux 5.6, for the same.
+    #[doc(hidden)]
+    PlainIoUring,
 }
 
 /// What an engine is started with.

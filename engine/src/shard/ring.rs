@@ -69,11 +69,13 @@ pub(crate) struct Climbed<T> {
 
 /// Tries the rungs in order.
 pub(crate) fn climb<T>(driver: IoDriver, mut build: impl FnMut(Rung) -> io::Result<T>) -> Result<Climbed<T>, String> {
-    const URING: [Rung; 3] = [Rung::DeferTaskrun, Rung::CoopTaskrun, Rung::Plain];
-    let rungs: &[Rung] = match driver {
-        IoDriver::Auto => &[Rung::DeferTaskrun, Rung::CoopTaskrun, Rung::Plain, Rung::Epoll],
-        IoDriver::IoUring => &URING,
-        IoDriver::Epoll => &[Rung::Epoll],
+    const ALL: &[Rung] = &[Rung::DeferTaskrun, Rung::CoopTaskrun, Rung::Plain, Rung::Epoll];
+    let rungs = match driver {
+        IoDriver::Auto => ALL,
+        IoDriver::IoUring => &ALL[..3],
+        IoDriver::Epoll => &ALL[3..],
+        IoDriver::CoopTaskrun => &ALL[1..2],
+        IoDriver::PlainIoUring => &ALL[2..3],
     };
     let mut refusals = Vec::new();
     for &rung in rungs {
