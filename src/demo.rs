@@ -62,12 +62,17 @@ fn present(flags: &DemoFlags, cluster: &Cluster, directory: &Directory, events: 
     };
     show(&table::results(&rows))?;
     if flags.once {
-        return Ok(ExitCode::from(u8::from(!rows.iter().all(Row::is_right))));
+        return Ok(ExitCode::from(verdict(&rows)));
     }
     show(&invitation(cluster, directory)?)?;
     // Nothing but a signal comes any more.
     events.recv().ok();
     Ok(ExitCode::SUCCESS)
+}
+
+/// The exit code of a run that is asked for one: 0 when there are rows and all of them are right.
+fn verdict(rows: &[Row]) -> u8 {
+    u8::from(rows.is_empty() || !rows.iter().all(Row::is_right))
 }
 
 /// Two lines to type, with the files they need.
@@ -94,4 +99,25 @@ fn show(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     written.map_err(|error| Failure::runtime(format_args!("demo: cannot print: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_wrong_row_is_a_failure() {
+        let row = |wrong: Option<&str>| Row {
+            title: "list pods",
+            asked: "cp-a",
+            alone: 200,
+            status: 200,
+            answered_by: "cp-a".into(),
+            added: None,
+            wrong: wrong.map(str::to_owned),
+        };
+        assert_eq!(verdict(&[row(None), row(None)]), 0);
+        assert_eq!(verdict(&[row(None), row(Some("WRONG: should be 200")), row(None)]), 1);
+        assert_eq!(verdict(&[]), 1, "nothing was shown");
+    }
 }

@@ -116,11 +116,14 @@ async fn row(ask: &Ask, doors: &[Door], servers: &[Client], proxies: &[Client]) 
         Some(answering) => Some(added(&proxies[ask.asked], &servers[answering], ask).await?),
         None => None,
     };
-    let expected = (ask.alone, ask.status, doors[ask.answered_by].id);
-    let right = (alone, first.status, &*first.answered_by) == expected;
-    let wrong = (!right).then(|| format!("WRONG: should be {} without, {} from {} with mvproxy", expected.0, expected.1, expected.2));
+    let wrong = judge((alone, first.status, &first.answered_by), (ask.alone, ask.status, doors[ask.answered_by].id));
     let asked = doors[ask.asked].id;
     Ok(Row { title: ask.title, asked, alone, status: first.status, answered_by: first.answered_by, added, wrong })
+}
+
+/// What is wrong with what was found: the status without a proxy, the status with it, and who answered.
+fn judge(found: (u16, u16, &str), right: (u16, u16, &str)) -> Option<String> {
+    (found != right).then(|| format!("WRONG: should be {} without, {} from {} with mvproxy", right.0, right.1, right.2))
 }
 
 /// The difference of the medians. Taken in turns, so that whatever else the machine does falls on both.
@@ -175,6 +178,15 @@ async fn send(client: &Client, ask: &Ask) -> Result<Answer, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_row_is_right_when_all_of_it_is() {
+        let right = (404, 200, "cp-b");
+        assert_eq!(judge(right, right), None);
+        for found in [(200, 200, "cp-b"), (404, 404, "cp-b"), (404, 200, "cp-a"), (404, 503, "")] {
+            assert!(judge(found, right).is_some_and(|text| text.contains("should be 404 without, 200 from cp-b")), "{found:?}");
+        }
+    }
 
     #[test]
     fn the_median_is_the_middle_one() {
