@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use support::http1::{End, Wire};
-use support::tools::{Directory, program};
+use support::tools::{Directory, program, run};
 use support::{IoDriver, World, apis, eventually, noise, pattern};
 use tokio::time::timeout;
 
@@ -42,15 +42,6 @@ fn world(driver: IoDriver) -> World {
 /// A GET without more lines than it needs.
 fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")
-}
-
-/// Runs curl on a thread where it may block.
-async fn run(mut command: Command) -> Output {
-    let text = format!("{command:?}");
-    let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{text}: {}: {stderr}", output.status);
-    output
 }
 
 /// What curl says of its transfers: code, version, connections made.

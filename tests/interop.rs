@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode};
-use support::tools::{Directory, Nghttpd, curl, nghttp};
+use support::tools::{Directory, Nghttpd, curl, nghttp, run};
 use support::{IoDriver, World, apis, headers, noise, pattern};
 use tokio::task::JoinSet;
 
@@ -47,15 +47,6 @@ fn behind_nghttpd(driver: IoDriver, sizes: &[usize]) -> (World, Nghttpd, Directo
         directory.write(&format!("{size}.bin"), &noise(size, size as u64));
     }
     (plan.local_at("cp-a", apis::base(), nghttpd.address()).start(), nghttpd, directory)
-}
-
-/// Runs a program on a thread where it may block.
-async fn run(mut command: Command) -> Output {
-    let text = format!("{command:?}");
-    let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{text}: {}: {stderr}", output.status);
-    output
 }
 
 fn assert_same(received: &[u8], sent: &[u8], what: &str) {

@@ -4,7 +4,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use loadgen::Pki;
@@ -30,6 +30,15 @@ pub fn nghttp() -> Command {
     let mut command = Command::new(program("nghttp", "nghttp2-client"));
     command.args(["--no-verify-peer", "--timeout=60"]);
     command
+}
+
+/// Runs a program on a thread where it may block; it must succeed.
+pub async fn run(mut command: Command) -> Output {
+    let text = format!("{command:?}");
+    let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}: {}: {stderr}", output.status);
+    output
 }
 
 /// A directory that goes when it is dropped.
