@@ -1,4 +1,7 @@
 //! Heads and trailers from clients: judged, routed, and made an exchange.
+//!
+//! What always holds: every header block goes through the decoder of its connection, whatever becomes of it; a request is routed once, by one
+//! snapshot; a stream that is refused here never had an exchange, and no server saw it.
 
 use std::time::Instant;
 

@@ -1,4 +1,6 @@
 //! Heads from servers, and answers made here.
+//!
+//! What always holds: a client gets at most one final head for a request, and once it has it the request is never given to another server.
 
 use super::conn::{Unknown, put_headers};
 use super::exchange::{Phase, Side};

@@ -1,4 +1,6 @@
 //! How much of what a well-behaved other end rarely does it may do: a bucket that fills up again with time.
+//!
+//! What always holds: at a time `t` after it was made, at most `burst + per_second * t` were taken in all; at most `2 * burst` at once.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,7 @@
 //! One connection as the core sees it: plaintext HTTP/2 in either role.
+//!
+//! What always holds: the state only moves on in the diagram below, never back; nothing is written before our preface and SETTINGS; the last
+//! stream that a GOAWAY of ours names never rises.
 
 use std::collections::VecDeque;
 use std::time::Instant;

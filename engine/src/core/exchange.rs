@@ -1,4 +1,7 @@
 //! One request with its response: two legs, each one stream of one connection.
+//!
+//! What always holds: a leg that is closed has no stream in its connection's table, and nothing waits to be sent on it; the request head is kept
+//! until the response head came.
 
 use std::time::Instant;
 

@@ -5,6 +5,9 @@
 //!                  \-> Holding of the other leg --pump--> outbox     windows closed, or kept for a retry
 //!  outbox drained and written --credit--> WINDOW_UPDATE on the first leg
 //! ```
+//!
+//! What always holds: bytes of one direction leave in the order they came; no more than both windows and `out_high` allow; the sender's stream window
+//! comes back only for bytes the other side's kernel has taken, so an exchange holds at most its two windows.
 
 use super::conn::{Unknown, put_headers};
 use super::exchange::Side;

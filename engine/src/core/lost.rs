@@ -1,5 +1,8 @@
 //! Ends: of streams, of exchanges, of connections.
 //!
+//! What always holds: a body that is not complete ends in a reset (or a cut connection of HTTP/1.1), never in a clean end; an exchange is freed
+//! when both legs are closed, and not before.
+//!
 //! How an end on one leg shows on the other (the table of docs/ARCHITECTURE.md):
 //!
 //! | from | when | to the other leg |

@@ -1,4 +1,7 @@
 //! Frames of a connection, one after the other: what each means for the connection, and whose matter the rest is.
+//!
+//! What always holds: a frame is looked at once, in order, and none behind the one that ended the connection; each is paid for by what it carries
+//! or by a budget; an error of one stream leaves the others alone.
 
 use super::conn::{Role, State, Unknown};
 use super::exchange::{Phase, Side};
