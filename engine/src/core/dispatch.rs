@@ -242,7 +242,12 @@ impl Core {
         entry.phase = Phase::Asked;
         entry.head_mark = conn.out.mark();
         let request = &entry.request;
+        // An intermediary puts into `:authority` what came in `host` (RFC 9113 §8.3.1).
+        let host = if request.first(Token::AUTHORITY).is_some() { None } else { request.first(Token::HOST) };
         put_headers(conn, &mut self.buffers, stream, end, |encoder, out| {
+            if let Some(host) = host {
+                encoder.field(Field::of(Token::AUTHORITY, host), out);
+            }
             for field in request.iter().filter(|field| forwarded_in_request(field.token)) {
                 encoder.field(field, out);
             }

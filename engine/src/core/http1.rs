@@ -15,6 +15,7 @@ use crate::http1::head::{self, BadHead, Framing, RequestHead};
 use crate::http1::write;
 use crate::http2::Reason;
 use crate::http2::hpack::{HeaderBlock, Token};
+use crate::http2::message;
 use crate::respond::Failure;
 
 /// What a connection that speaks HTTP/1.1 has beside the rest.
@@ -180,7 +181,7 @@ impl Core {
 
     fn read_trailers(&mut self, key: ConnKey, exchange: ExchangeKey, lines: &[u8]) -> bool {
         let mut block = self.spare_heads.pop().unwrap_or_default();
-        if head::parse_trailers(lines, &mut block).is_err() {
+        if head::parse_trailers(lines, &mut block).is_err() || message::check_trailers(&block).is_err() {
             self.give_head(block);
             self.end_keep_alive(key);
             self.fail_stream(exchange, Side::Down, Reason::PROTOCOL_ERROR);

@@ -1,6 +1,7 @@
 //! A request head: from bytes to a header block in the form of HTTP/2.
 
 use crate::http2::hpack::{HeaderBlock, Token, valid_value};
+use crate::http2::message::valid_authority;
 
 /// Header lines of one request; Go has no limit of its own, real requests have under 40.
 const MAX_LINES: usize = 128;
@@ -79,6 +80,10 @@ pub(crate) fn parse(bytes: &[u8], block: &mut HeaderBlock) -> Result<Option<Requ
 pub(crate) fn parse_trailers(bytes: &[u8], block: &mut HeaderBlock) -> Result<(), BadHead> {
     let mut lines = [httparse::EMPTY_HEADER; MAX_LINES];
     match httparse::parse_headers(bytes, &mut lines) {
+        // Whoever joins them to the head would read another message than we did (RFC 9110 §6.5.1).
+        Ok(httparse::Status::Complete((_, lines))) if lines.iter().any(|line| is_hop_by_hop(line.name.to_ascii_lowercase().as_bytes())) => {
+            Err(BadHead::Malformed)
+        }
         Ok(httparse::Status::Complete((_, lines))) => push_lines(lines, false, block),
         _ => Err(BadHead::Malformed),
     }
@@ -115,7 +120,8 @@ impl<'a> Facts<'a> {
                 }
                 chunked = true;
             } else if is("host") {
-                if facts.host.replace(value).is_some() {
+                // Judged here, because the authority of an absolute form may hide it.
+                if facts.host.replace(value).is_some() || !valid_authority(value) {
                     return Err(BadHead::Malformed);
                 }
             } else if is("upgrade") {
@@ -172,16 +178,20 @@ fn push_lines(lines: &[httparse::Header<'_>], connection_lines: bool, block: &mu
             long = line.name.to_ascii_lowercase();
             long.as_bytes()
         };
-        let hop_by_hop = matches!(
-            name,
-            b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" | b"upgrade" | b"te" | b"host" | b"http2-settings"
-        );
-        if hop_by_hop || (connection_lines && named_in_connection(lines, name)) {
+        if is_hop_by_hop(name) || (connection_lines && named_in_connection(lines, name)) {
             continue;
         }
         block.push(name, value);
     }
     Ok(())
+}
+
+/// Lines that are about this connection alone, in lower case; `host` is in `:authority`.
+fn is_hop_by_hop(name: &[u8]) -> bool {
+    matches!(
+        name,
+        b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" | b"upgrade" | b"te" | b"host" | b"http2-settings"
+    )
 }
 
 /// Is the line one that `Connection` declares hop-by-hop (RFC 9110 §7.6.1)?

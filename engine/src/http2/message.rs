@@ -20,8 +20,8 @@ pub(crate) struct RequestFacts {
 /// Checks a request head.
 pub(crate) fn check_request(block: &HeaderBlock) -> Result<RequestFacts, Malformed> {
     let mut facts = RequestFacts { content_length: UNKNOWN_LENGTH, is_head: false, is_connect: false };
-    let (mut method, mut path, mut scheme, mut authority) = (false, false, false, false);
-    let mut regular = false;
+    let (mut method, mut path, mut scheme, mut authority, mut host) = (false, false, false, false, false);
+    let (mut regular, mut is_options, mut asterisk) = (false, false, false);
     for field in block.iter() {
         if field.token.is_pseudo() {
             // Pseudo-header fields come first (§8.3), each once, none that belongs to responses.
@@ -39,9 +39,14 @@ pub(crate) fn check_request(block: &HeaderBlock) -> Result<RequestFacts, Malform
                 Token::METHOD => {
                     facts.is_head = field.value == b"HEAD";
                     facts.is_connect = field.value == b"CONNECT";
+                    is_options = field.value == b"OPTIONS";
                     check_method(field.value)?;
                 }
-                Token::PATH => check_path(field.value)?,
+                Token::PATH => {
+                    asterisk = field.value == b"*";
+                    check_path(field.value)?;
+                }
+                Token::AUTHORITY if !valid_authority(field.value) => return Err(Malformed),
                 Token::SCHEME if field.value != b"https" && field.value != b"http" => return Err(Malformed),
                 _ => {}
             }
@@ -49,11 +54,15 @@ pub(crate) fn check_request(block: &HeaderBlock) -> Result<RequestFacts, Malform
         }
         regular = true;
         check_regular(&field)?;
-        if field.token == Token::CONTENT_LENGTH {
-            facts.content_length = one_length(facts.content_length, field.value)?;
+        match field.token {
+            Token::CONTENT_LENGTH => facts.content_length = one_length(facts.content_length, field.value)?,
+            // Two would be read differently by different servers.
+            Token::HOST if std::mem::replace(&mut host, true) || !valid_authority(field.value) => return Err(Malformed),
+            _ => {}
         }
     }
-    let complete = method && if facts.is_connect { authority } else { path && scheme };
+    // `*` is OPTIONS' alone (§8.3.1).
+    let complete = method && (!asterisk || is_options) && if facts.is_connect { authority } else { path && scheme };
     if complete { Ok(facts) } else { Err(Malformed) }
 }
 
@@ -80,14 +89,19 @@ pub(crate) fn check_response(block: &HeaderBlock) -> Result<(u16, u64), Malforme
     status.filter(|&status| status != 101).map(|status| (status, content_length)).ok_or(Malformed)
 }
 
-/// Trailers: regular fields only (§8.1).
+/// Trailers: regular fields only (§8.1), and none that says how long the message is or whom it is for (RFC 9110 §6.5.1): who joins
+/// trailers to the head would read another message than we did.
 pub(crate) fn check_trailers(block: &HeaderBlock) -> Result<(), Malformed> {
-    block.iter().try_for_each(|field| if field.token.is_pseudo() { Err(Malformed) } else { check_regular(&field) })
+    block.iter().try_for_each(|field| match field.token {
+        Token::CONTENT_LENGTH | Token::HOST | Token::TE => Err(Malformed),
+        token if token.is_pseudo() => Err(Malformed),
+        _ => check_regular(&field),
+    })
 }
 
-/// May a regular field be forwarded in a request? Identity headers and the loop marker of a client are not.
+/// May a regular field be forwarded in a request? Identity headers and the loop marker of a client are not; `host` is in `:authority`.
 pub(crate) fn forwarded_in_request(token: Token) -> bool {
-    !matches!(token, Token::X_REMOTE | Token::PEER_PROXIED)
+    !matches!(token, Token::X_REMOTE | Token::PEER_PROXIED | Token::HOST)
 }
 
 fn check_regular(field: &Field<'_>) -> Result<(), Malformed> {
@@ -106,6 +120,22 @@ fn check_method(method: &[u8]) -> Result<(), Malformed> {
     let token = |b: &u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(b);
     if !method.is_empty() && method.iter().all(token) { Ok(()) } else { Err(Malformed) }
 }
+
+/// Not empty, no user in it (RFC 9113 §8.3.1), and nothing that is no host and port; the set is that of Go's `ValidHostHeader`.
+pub(crate) fn valid_authority(authority: &[u8]) -> bool {
+    !authority.is_empty() && authority.iter().fold(true, |ok, &byte| ok & AUTHORITY_BYTES[usize::from(byte)])
+}
+
+const AUTHORITY_BYTES: [bool; 256] = {
+    let mut allowed = [false; 256];
+    let bytes = b"!$%&'()*+,-.:;=[]_~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    let mut at = 0;
+    while at < bytes.len() {
+        allowed[bytes[at] as usize] = true;
+        at += 1;
+    }
+    allowed
+};
 
 /// `*` or an absolute path of visible characters: a raw blank would be a request-line injection where it is written as HTTP/1.
 fn check_path(path: &[u8]) -> Result<(), Malformed> {
@@ -160,6 +190,16 @@ mod tests {
         assert!(with(&[("content-length", "1"), ("content-length", "1")]));
         assert!(with(&[("content-length", "+1")]));
         assert!(with(&[("content-length", "")]));
+        assert!(with(&[("host", "a"), ("host", "a")]));
+        for host in ["", "a b", "root@a", "a/b", "a?b", "a#b", "a\\b", "\u{e9}"] {
+            assert!(with(&[("host", host)]), "{host:?}");
+            assert!(check_request(&block(&[&GET[..], &[(":authority", host)]].concat())).is_err(), "{host:?}");
+        }
+        assert!(!with(&[("host", "[::1]:6443")]));
+        for (method, fine) in [("OPTIONS", true), ("GET", false)] {
+            // Whichever comes first.
+            assert_eq!(check_request(&block(&[(":path", "*"), (":scheme", "https"), (":method", method)])).is_ok(), fine);
+        }
         for path in ["", "api", "/a b", "/a#b", "/a\tb"] {
             assert!(check_request(&block(&[(":method", "GET"), (":scheme", "https"), (":path", path)])).is_err(), "{path:?}");
         }
@@ -174,6 +214,9 @@ mod tests {
             assert!(check_response(&block(&[(":status", bad)])).is_err(), "{bad:?}");
         }
         assert!(check_response(&block(&[("a", "b")])).is_err());
-        assert!(check_trailers(&block(&[(":status", "200")])).is_err());
+        for name in [":status", "content-length", "host", "te", "transfer-encoding"] {
+            assert!(check_trailers(&block(&[(name, "trailers")])).is_err(), "{name}");
+        }
+        assert!(check_trailers(&block(&[("x-sum", "1")])).is_ok());
     }
 }
