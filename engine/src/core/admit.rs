@@ -102,7 +102,13 @@ impl Core {
         match plan {
             _ if broken_length => self.fail_stream(exchange, Side::Down, Reason::PROTOCOL_ERROR),
             Ok(_) => self.dispatch(exchange),
-            Err(failure) => self.answer_failure(exchange, failure),
+            Err(failure) => {
+                if failure == Failure::BadPath {
+                    // On HTTP/1.1 it ends the connection, as every head that no server could read.
+                    self.end_keep_alive(key);
+                }
+                self.answer_failure(exchange, failure);
+            }
         }
         Ok(())
     }

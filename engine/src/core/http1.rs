@@ -106,12 +106,14 @@ impl Core {
     fn read_head(&mut self, key: ConnKey, input: &mut &[u8]) -> bool {
         let now = self.now;
         let mut block = self.spare_heads.pop().unwrap_or_default();
-        let too_long = input.len() > self.limits.header_list;
+        let header_list = self.limits.header_list;
         let parsed = head::parse(input, &mut block);
         let Some(http1) = self.http1(key) else { return false };
         let head = match parsed {
+            // Complete in one read: as long as any.
+            Ok(Some(head)) if head.len > header_list => return self.refuse_http1(key, Failure::HeadTooLarge),
             Ok(Some(head)) => head,
-            Ok(None) if !too_long => {
+            Ok(None) if input.len() <= header_list => {
                 http1.head_since.get_or_insert(now);
                 self.give_head(block);
                 return false;
@@ -166,7 +168,7 @@ impl Core {
         }
     }
 
-    fn end_keep_alive(&mut self, key: ConnKey) {
+    pub(super) fn end_keep_alive(&mut self, key: ConnKey) {
         if let Some(http1) = self.http1(key) {
             http1.keep_alive = false;
         }
