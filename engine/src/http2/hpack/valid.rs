@@ -14,7 +14,8 @@ pub fn valid_name(name: &[u8]) -> bool {
     }
 }
 
-/// Whether `value` has no NUL, CR or LF, and neither starts nor ends with a space or tab.
+/// Whether `value` has no control character but tabs, and neither starts nor ends with a space or tab. RFC 9113 asks for less (no NUL,
+/// CR or LF), but Go servers refuse all of them, and an HTTP/1.1 client may take one for the end of a line.
 #[must_use]
 pub fn valid_value(value: &[u8]) -> bool {
     let (Some(&first), Some(&last)) = (value.first(), value.last()) else {
@@ -24,12 +25,17 @@ pub fn valid_value(value: &[u8]) -> bool {
         return false;
     }
     let Some(end) = value.last_chunk::<8>() else {
-        return !value.iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n'));
+        return value.iter().all(allowed);
     };
     // Eight bytes at a time; the last word overlaps the one before it.
     let (words, _) = value.as_chunks::<8>();
     let found = words.iter().fold(forbidden(*end), |found, word| found | forbidden(*word));
-    found == 0
+    // Tabs are rare enough to look again.
+    found == 0 || value.iter().all(allowed)
+}
+
+fn allowed(byte: &u8) -> bool {
+    (*byte >= b' ' && *byte != 0x7F) || *byte == b'\t'
 }
 
 const NAME_BYTES: [bool; 256] = {
@@ -43,15 +49,15 @@ const NAME_BYTES: [bool; 256] = {
     allowed
 };
 
-/// Not 0 exactly when one of the eight bytes is NUL, CR or LF.
+/// Not 0 exactly when one of the eight bytes is below space, or DEL.
 #[inline]
 fn forbidden(word: [u8; 8]) -> u64 {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x8080_8080_8080_8080;
     let word = u64::from_le_bytes(word);
     // A borrow marks false bytes only above a true one, so "not 0" is exact.
-    let zero = |word: u64| word.wrapping_sub(ONES) & !word & HIGH;
-    zero(word) | zero(word ^ (ONES * 0x0D)) | zero(word ^ (ONES * 0x0A))
+    let below = |word: u64, limit: u64| word.wrapping_sub(ONES * limit) & !word & HIGH;
+    below(word, 0x20) | below(word ^ (ONES * 0x7F), 1)
 }
 
 #[cfg(test)]
@@ -77,7 +83,7 @@ mod tests {
                     let mut value = vec![b'v'; length];
                     value[at] = byte;
                     let outer = at == 0 || at == length - 1;
-                    let refused = matches!(byte, 0 | 10 | 13) || outer && matches!(byte, 9 | 32);
+                    let refused = matches!(byte, 0..=8 | 10..=31 | 127) || outer && matches!(byte, 9 | 32);
                     assert_eq!(valid_value(&value), !refused, "{length} {at} {byte}");
                 }
             }
