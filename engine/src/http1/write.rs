@@ -35,7 +35,10 @@ pub(crate) fn put_head(out: &mut Vec<u8>, block: &HeaderBlock, status: u16, fram
     out.push(b' ');
     out.extend_from_slice(reason(status));
     out.extend_from_slice(b"\r\n");
-    for field in block.iter().filter(|field| !field.token.is_pseudo()) {
+    // These have no body and may not say how long it is (RFC 9110 §8.6): a client that believed it would take the next answer for it.
+    let bodiless = status < 200 || status == 204;
+    let forwarded = |token: Token| !token.is_pseudo() && !(bodiless && token == Token::CONTENT_LENGTH);
+    for field in block.iter().filter(|field| forwarded(field.token)) {
         put_line(out, field.name, field.value);
     }
     if framing == Framing::Chunked {
@@ -153,6 +156,18 @@ mod tests {
         put_head(&mut out, &block, 299, Framing::Chunked, true);
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text, "HTTP/1.1 299 Success\r\ncontent-type: text/plain\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n");
+    }
+
+    #[test]
+    fn no_length_where_there_is_no_body() {
+        for (status, has) in [(100, false), (103, false), (204, false), (200, true), (304, true)] {
+            let mut block = HeaderBlock::default();
+            block.push(b":status", status.to_string().as_bytes());
+            block.push(b"content-length", b"5");
+            let mut out = Vec::new();
+            put_head(&mut out, &block, status, Framing::None, false);
+            assert_eq!(String::from_utf8(out).unwrap().contains("content-length"), has, "{status}");
+        }
     }
 
     #[test]
