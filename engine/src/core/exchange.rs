@@ -81,6 +81,8 @@ pub(crate) struct Exchange {
     pub(crate) request: HeaderBlock,
     pub(crate) lane: Lane,
     pub(crate) is_head: bool,
+    /// 1xx heads that came.
+    pub(crate) informational: u8,
     /// Goes to the local server when that can be had.
     pub(crate) prefers_local: bool,
     /// Servers that may answer beside it, those already asked taken out.
@@ -107,6 +109,7 @@ impl Exchange {
             request,
             lane,
             is_head: false,
+            informational: 0,
             prefers_local: false,
             others: SlotSet::default(),
             attempts: 0,
