@@ -37,8 +37,8 @@ pub(crate) fn put_head(out: &mut Vec<u8>, block: &HeaderBlock, status: u16, fram
     out.extend_from_slice(b"\r\n");
     // These have no body and may not say how long it is (RFC 9110 §8.6): a client that believed it would take the next answer for it.
     let bodiless = status < 200 || status == 204;
-    let forwarded = |token: Token| !token.is_pseudo() && !(bodiless && token == Token::CONTENT_LENGTH);
-    for field in block.iter().filter(|field| forwarded(field.token)) {
+    let left_out = |token: Token| token.is_pseudo() || (bodiless && token == Token::CONTENT_LENGTH);
+    for field in block.iter().filter(|field| !left_out(field.token)) {
         put_line(out, field.name, field.value);
     }
     if framing == Framing::Chunked {
