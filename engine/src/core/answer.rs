@@ -22,7 +22,11 @@ impl Core {
         let Some(exchange) = conn.streams.get(stream) else {
             let judged = conn.judge_unknown(stream);
             self.give_head(head);
-            return if judged == Unknown::Idle { Err(Reason::PROTOCOL_ERROR) } else { Ok(()) };
+            return match judged {
+                Unknown::Idle => Err(Reason::PROTOCOL_ERROR),
+                Unknown::Late => Ok(()),
+                Unknown::Closed => self.refuse_late(key, stream),
+            };
         };
         let Some(entry) = self.exchanges.get_mut(exchange) else { return Ok(()) };
         if entry.phase == Phase::Answering {

@@ -302,12 +302,13 @@ impl Conn {
 
     /// A frame for a stream that is not in the table: what it means (RFC 9113 §5.1).
     pub(crate) fn judge_unknown(&self, stream: u32) -> Unknown {
-        match self.role {
-            Role::Upstream { .. } if stream.is_multiple_of(2) || stream >= self.next_stream => Unknown::Idle,
-            Role::Upstream { .. } => Unknown::Late,
-            Role::Downstream if stream.is_multiple_of(2) || stream > self.last_opened => Unknown::Idle,
-            Role::Downstream if self.resets.contains(&stream) => Unknown::Late,
-            Role::Downstream => Unknown::Closed,
+        let last = if self.role == Role::Downstream { self.last_opened } else { self.next_stream.saturating_sub(2) };
+        if stream.is_multiple_of(2) || stream > last {
+            Unknown::Idle
+        } else if self.resets.contains(&stream) {
+            Unknown::Late
+        } else {
+            Unknown::Closed
         }
     }
 
@@ -331,7 +332,7 @@ fn reset_rate(role: Role, limits: &Limits) -> Rate {
 pub(crate) enum Unknown {
     /// Never opened: the frame is a connection error.
     Idle,
-    /// We reset it, or a server's answer crossed our reset: ignored.
+    /// We reset it, and the frame crossed our reset: ignored.
     Late,
     /// It ended.
     Closed,

@@ -37,15 +37,7 @@ impl Core {
                     _ => Ok(()),
                 };
             }
-            Err(Unknown::Closed) => {
-                let (limits, now) = (&self.limits, self.now);
-                if self.conns.get_mut(key).is_some_and(|conn| !conn.may_reset(limits, now)) {
-                    return Err(Reason::ENHANCE_YOUR_CALM);
-                }
-                // Not remembered: a flood of these must not push out streams that we really reset.
-                self.write(key, |out| frame::put_reset(out, stream, Reason::STREAM_CLOSED));
-                return Ok(());
-            }
+            Err(Unknown::Closed) => return self.refuse_late(key, stream),
         };
         match self.take_data(exchange, side, bytes, flow, end) {
             // Only padding, or nothing: not worth a frame, but its window is given back.

@@ -95,6 +95,19 @@ impl Core {
         self.settle(exchange);
     }
 
+    /// A frame on a stream that had ended (RFC 9113 §5.1): answered within the other side's budget of resets. The connection to a
+    /// server carries other people's streams, so a server beyond its budget gets no answer, where a client loses its connection.
+    pub(super) fn refuse_late(&mut self, key: ConnKey, stream: u32) -> ConnResult {
+        let Some(conn) = self.conns.get_mut(key) else { return Ok(()) };
+        if conn.may_reset(&self.limits, self.now) {
+            // Not remembered: a flood of these must not push out streams that we really reset.
+            self.write(key, |out| frame::put_reset(out, stream, Reason::STREAM_CLOSED));
+        } else if conn.role == Role::Downstream {
+            return Err(Reason::ENHANCE_YOUR_CALM);
+        }
+        Ok(())
+    }
+
     /// Takes a leg's stream out of its connection, and drops what waited for it.
     pub(super) fn unlink(&mut self, exchange: ExchangeKey, side: Side) {
         self.unlist(exchange, side);
