@@ -235,6 +235,12 @@ async fn an_early_answer_ends_the_connection(driver: IoDriver) {
         assert_eq!(wire.end().await, End::Clean, "{framing}");
     }
     assert_eq!(world.twin("cp-a").counts().requests, 2);
+    // The client of a request that failed is told, or it would send the next one into a closed connection.
+    let mut wire = Wire::connect(&world).await;
+    wire.send("POST /debug/twin/reset/2 HTTP/1.1\r\nHost: k\r\nContent-Length: 1000000\r\n\r\n").await;
+    let answer = wire.answer().await.unwrap();
+    assert_eq!((answer.status, answer.header("connection")), (503, Some("close")));
+    assert_eq!(wire.end().await, End::Clean);
 }
 
 async fn upgrades_are_not_implemented(driver: IoDriver) {

@@ -74,10 +74,10 @@ impl Core {
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
         let is_head = entry.is_head;
         let down = entry.leg(Side::Down);
-        let (Some(key), stream) = (down.conn, down.stream) else { return };
+        let (Some(key), stream, read) = (down.conn, down.stream, down.recv_end) else { return };
         let Some(conn) = self.conns.get_mut(key) else { return };
         if conn.http1.is_some() {
-            http1::put_head(conn, &mut self.buffers, head, is_head, end);
+            http1::put_head(conn, &mut self.buffers, head, is_head, end, read);
             return self.mark_dirty(key);
         }
         put_headers(conn, &mut self.buffers, stream, end, |encoder, out| {

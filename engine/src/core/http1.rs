@@ -265,8 +265,8 @@ impl Core {
     }
 }
 
-/// Writes a head for a client of HTTP/1.1.
-pub(super) fn put_head(conn: &mut Conn, buffers: &mut Buffers, head: &HeaderBlock, is_head: bool, end: bool) {
+/// Writes a head for a client of HTTP/1.1. `read`: its request was read to the end.
+pub(super) fn put_head(conn: &mut Conn, buffers: &mut Buffers, head: &HeaderBlock, is_head: bool, end: bool, read: bool) {
     let Some(http1) = conn.http1.as_deref_mut() else { return };
     let status = head.first(Token::STATUS).and_then(|digits| std::str::from_utf8(digits).ok()).and_then(|digits| digits.parse().ok());
     let status: u16 = status.unwrap_or(502);
@@ -281,6 +281,9 @@ pub(super) fn put_head(conn: &mut Conn, buffers: &mut Buffers, head: &HeaderBloc
         write::Framing::Chunked | write::Framing::Close if end => write::Framing::Empty,
         framing => framing,
     };
-    http1.keep_alive &= http1.framing != write::Framing::Close;
+    // An answer that is over before its request ends the connection: a client that was not told would send the next request into it
+    // (RFC 9112 §9.6). A success with a body may go on beside the upload, as an echo does.
+    let outlasts = read || (!end && status < 300);
+    http1.keep_alive &= http1.framing != write::Framing::Close && outlasts;
     write::put_head(conn.out.frames(buffers), head, status, http1.framing, !http1.keep_alive);
 }
