@@ -15,7 +15,9 @@
 pub mod attacks;
 pub mod binary;
 pub mod frames;
+pub mod go;
 pub mod http1;
+pub mod python;
 pub mod raw;
 pub mod script;
 pub mod tools;
