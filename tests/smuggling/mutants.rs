@@ -76,7 +76,14 @@ impl Dice {
             let at = self.below(input.len());
             match self.below(6) {
                 0 => drop(input.remove(at)),
-                1 | 2 => drop(input.splice(at..at, PIECES[self.below(PIECES.len())].iter().copied())),
+                1 | 2 => {
+                    let piece = PIECES[self.below(PIECES.len())];
+                    // Whole lines mostly go between lines: elsewhere they only make noise.
+                    let is_line = piece.len() > 4 && self.below(4) > 0;
+                    let line_end = input[at..].windows(2).position(|two| two == b"\r\n").map_or(input.len(), |end| at + end + 2);
+                    let at = if is_line { line_end } else { at };
+                    input.splice(at..at, piece.iter().copied());
+                }
                 3 => input[at] = PIECES[self.below(PIECES.len())][0],
                 4 => input[at] ^= 0x20,
                 // A line again, or two lines joined.
