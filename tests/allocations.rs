@@ -39,8 +39,9 @@ const EVENTS_AHEAD: usize = 256;
 /// Requests or events of one round of warm-up, and how many rounds there may be.
 const WARMUP_MAX: usize = 25_000;
 const WARMUP_ROUNDS_MAX: usize = 10;
-/// For the whole run: one buffer or another may meet its largest content only after the warm-up.
-const STRAY_MAX: u64 = 9;
+/// One of so many measured rounds must be without any allocation. Seen in the others: a buffer for output or a list of blocked exchanges that met its
+/// largest content only now, and tables that were given back because a busy machine kept a client silent for a second.
+const TRIES: usize = 8;
 /// Events made at a time. The warm-up makes all of [`EVENTS_AHEAD`] at once, so that lists meet more than they will.
 const EVENTS_BURST: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -143,9 +144,6 @@ impl Phase {
         let (outside, inside) = (OUTSIDE.load(Ordering::Relaxed) - self.before.0, INSIDE.load(Ordering::Relaxed) - self.before.1);
         let per = inside as f64 / count as f64;
         println!("{}: {count}, allocations outside the TLS seam {outside}, inside {inside} ({per:.2} each)", self.what);
-        for trace in TRACES.lock().unwrap().drain(..) {
-            println!("{trace}");
-        }
         outside
     }
 }
@@ -164,6 +162,28 @@ impl Warmup {
         let needed = self.rounds == 0 || (outside > self.before && self.rounds < WARMUP_ROUNDS_MAX);
         (self.rounds, self.before) = (self.rounds + 1, outside);
         TRACES.lock().unwrap().clear();
+        needed
+    }
+}
+
+/// Measured rounds, until one is without allocations.
+#[derive(Default)]
+struct Tries {
+    count: usize,
+    /// What the last one allocated outside the seam.
+    outside: u64,
+}
+
+impl Tries {
+    fn is_another_needed(&mut self) -> bool {
+        let needed = self.count == 0 || self.outside > 0;
+        if needed && self.count == TRIES {
+            // Not before the end: it takes seconds, in which connections become idle.
+            TRACES.lock().unwrap().drain(..).for_each(|trace| println!("{trace}"));
+            panic!("{} allocations outside the TLS seam: the traces above say where", self.outside);
+        }
+        TRACES.lock().unwrap().clear();
+        self.count += 1;
         needed
     }
 }
@@ -187,21 +207,25 @@ impl Load {
         Self { method, headers: headers([("x-twin-debug", behaviour)]), body, body_min }
     }
 
-    /// Sends at least `count` requests over all streams of all clients; returns how many.
-    async fn run(&self, clients: &[Client], count: usize) -> usize {
-        let each = count.div_ceil(clients.len() * STREAMS);
+    /// Sends `count` requests over all streams of all clients. Whoever is free takes the next one, so that all are done at the same time: a connection
+    /// without a stream for a second gives its tables back.
+    async fn run(&self, clients: &[Client], count: usize) {
+        let taken = Arc::new(AtomicUsize::new(0));
         let mut streams = JoinSet::new();
         for client in clients {
             for _ in 0..STREAMS {
-                streams.spawn(self.clone().stream(client.clone(), each));
+                streams.spawn(self.clone().stream(client.clone(), taken.clone(), count));
             }
         }
         streams.join_all().await;
-        each * clients.len() * STREAMS
     }
 
-    async fn stream(self, client: Client, count: usize) {
-        for nth in 0..count {
+    async fn stream(self, client: Client, taken: Arc<AtomicUsize>, count: usize) {
+        loop {
+            let nth = taken.fetch_add(1, Ordering::Relaxed);
+            if nth >= count {
+                return;
+            }
             let path = if nth % 2 == 0 { LOCAL } else { REROUTED };
             let sent = client.request(self.method.clone(), path, self.headers.clone(), self.body.clone(), None);
             let response = sent.await.unwrap();
@@ -231,20 +255,21 @@ async fn forwarding_allocates_nothing_and_copies_bodies_once() {
         ("POST of 1 KB, 1 KB back", POSTS, Load::debug(Method::POST, "echo", object(), 1_000)),
         ("GET of 100 KB", LARGE_GETS, Load::debug(Method::GET, "bytes/102400", Bytes::new(), 102_400)),
     ];
-    let mut outside = 0;
     for (what, count, load) in loads {
         COUNTING.store(true, Ordering::Relaxed);
         let mut rounds = Warmup::default();
         while rounds.is_another_needed() {
             load.run(&clients, count.min(WARMUP_MAX)).await;
         }
-        let phase = Phase::begin(what);
-        let sent = load.run(&clients, count).await;
-        outside += phase.end(sent);
+        let mut tries = Tries::default();
+        while tries.is_another_needed() {
+            let phase = Phase::begin(what);
+            load.run(&clients, count).await;
+            tries.outside = phase.end(count);
+        }
         COUNTING.store(false, Ordering::Relaxed);
     }
-    outside += watch(&writers, &clients).await;
-    assert!(outside <= STRAY_MAX, "{outside} allocations outside the TLS seam: the traces above say where");
+    watch(&writers, &clients).await;
     assert_copied_once(world.engine()).await;
     drop(clients);
     world.drain().await.unwrap();
@@ -285,8 +310,8 @@ impl Writer {
     }
 }
 
-/// Watches of both servers through the proxy; returns what their events allocated outside the seam.
-async fn watch(writers: &[Writer; 2], clients: &[Client]) -> u64 {
+/// Watches of both servers through the proxy.
+async fn watch(writers: &[Writer; 2], clients: &[Client]) {
     let seen = Arc::new(AtomicUsize::new(0));
     let mut watches = JoinSet::new();
     for nth in 0..WATCHES {
@@ -307,12 +332,14 @@ async fn watch(writers: &[Writer; 2], clients: &[Client]) -> u64 {
     while rounds.is_another_needed() {
         make_events(writers, &seen, &mut due, WARMUP_MAX, EVENTS_AHEAD).await;
     }
-    let phase = Phase::begin("watch events of 1 KB");
-    let made = make_events(writers, &seen, &mut due, EVENTS, EVENTS_BURST).await;
-    let outside = phase.end(made);
+    let mut tries = Tries::default();
+    while tries.is_another_needed() {
+        let phase = Phase::begin("watch events of 1 KB");
+        let made = make_events(writers, &seen, &mut due, EVENTS, EVENTS_BURST).await;
+        tries.outside = phase.end(made);
+    }
     COUNTING.store(false, Ordering::Relaxed);
     watches.shutdown().await;
-    outside
 }
 
 /// Makes at least `count` events, `burst` of them at a time, and waits until all of them were seen; returns how many.
