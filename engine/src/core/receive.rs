@@ -174,6 +174,8 @@ impl Core {
         let side = conn.side();
         match conn.streams.get(stream) {
             Some(exchange) => self.fail_stream(exchange, side, reason),
+            // RST_STREAM must not be sent for a stream that is idle (RFC 9113 §6.4).
+            None if conn.judge_unknown(stream) == Unknown::Idle => return Err(reason),
             None => return self.refuse_stream(key, stream, reason),
         }
         Ok(())
