@@ -106,6 +106,8 @@ pub struct Conn {
     pub(crate) paid_updates: u32,
     resets: Vec<u32>,
     next_reset: usize,
+    /// The closed stream that was last told so.
+    told_closed: u32,
 }
 
 impl Conn {
@@ -146,6 +148,7 @@ impl Conn {
             paid_updates: 0,
             resets: Vec::new(),
             next_reset: 0,
+            told_closed: 0,
         }
     }
 
@@ -298,6 +301,12 @@ impl Conn {
             self.resets[self.next_reset] = stream;
             self.next_reset = (self.next_reset + 1) % REMEMBERED_RESETS;
         }
+    }
+
+    /// Is the client to be told that a stream it sends on is closed? Once, not for every piece of its DATA (RFC 9113 §5.4.2). It is not
+    /// remembered as reset: a flood of these must not push out streams that we really reset.
+    pub(crate) fn tells_closed(&mut self, stream: u32) -> bool {
+        std::mem::replace(&mut self.told_closed, stream) != stream
     }
 
     /// A frame for a stream that is not in the table: what it means (RFC 9113 §5.1).

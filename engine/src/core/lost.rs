@@ -99,8 +99,10 @@ impl Core {
     /// server carries other people's streams, so a server beyond its budget gets no answer, where a client loses its connection.
     pub(super) fn refuse_late(&mut self, key: ConnKey, stream: u32) -> ConnResult {
         let Some(conn) = self.conns.get_mut(key) else { return Ok(()) };
+        if !conn.tells_closed(stream) {
+            return if conn.role == Role::Downstream { conn.take_idle_frame(&self.limits, self.now) } else { Ok(()) };
+        }
         if conn.may_reset(&self.limits, self.now) {
-            // Not remembered: a flood of these must not push out streams that we really reset.
             self.write(key, |out| frame::put_reset(out, stream, Reason::STREAM_CLOSED));
         } else if conn.role == Role::Downstream {
             return Err(Reason::ENHANCE_YOUR_CALM);
