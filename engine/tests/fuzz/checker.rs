@@ -27,6 +27,8 @@ pub struct Stream {
     /// What the core sent, where it is kept.
     pub fields: Vec<(Vec<u8>, Vec<u8>)>,
     pub body: Vec<u8>,
+    /// Names of fields that came as "never indexed".
+    pub never: Vec<Vec<u8>>,
 }
 
 /// The reader of one connection.
@@ -46,6 +48,9 @@ pub struct Checker {
     block: Option<(u32, u8, Vec<u8>)>,
     /// Keep fields and bodies?
     pub keeps: bool,
+    /// Streams that the core reset, with the codes, and the code of its last GOAWAY.
+    pub resets: Vec<(u32, u32)>,
+    pub goaway: Option<u32>,
 }
 
 impl Checker {
@@ -63,6 +68,8 @@ impl Checker {
             last_opened: 0,
             block: None,
             keeps: false,
+            resets: Vec::new(),
+            goaway: None,
         }
     }
 
@@ -111,12 +118,13 @@ impl Checker {
             is_cut: false,
             fields: Vec::new(),
             body: Vec::new(),
+            never: Vec::new(),
         };
         self.streams.push(new);
     }
 
     fn on_frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-        let word = || u32::from_be_bytes([payload[0], payload[1], payload[2], payload[3]]);
+        let word = |at: usize| u32::from_be_bytes([payload[at], payload[at + 1], payload[at + 2], payload[at + 3]]);
         assert!(self.block.is_none() || kind == CONTINUATION, "a header block is not interrupted");
         let on_stream = matches!(kind, DATA | HEADERS | RST_STREAM | CONTINUATION);
         let on_conn = matches!(kind, SETTINGS | PING | GOAWAY);
@@ -137,6 +145,7 @@ impl Checker {
             // Also of streams that this end never opened, or that ended: those it is told about.
             RST_STREAM => {
                 assert_eq!(payload.len(), 4);
+                self.resets.push((stream, word(0)));
                 if let Some(known) = self.stream(stream) {
                     (known.is_over, known.is_cut) = (true, true);
                 }
@@ -149,8 +158,11 @@ impl Checker {
                 }
             }
             PING => assert_eq!(payload.len(), 8),
-            GOAWAY => assert_eq!(payload.len(), 8),
-            WINDOW_UPDATE => assert!((1..1 << 31).contains(&word())),
+            GOAWAY => {
+                assert_eq!(payload.len(), 8);
+                self.goaway = Some(word(4));
+            }
+            WINDOW_UPDATE => assert!((1..1 << 31).contains(&word(0))),
             _ => panic!("kind {kind}"),
         }
     }
@@ -197,8 +209,9 @@ impl Checker {
         assert!(!trailers || end, "only trailers follow a head, and they end the stream");
         assert!(!(interim && end));
         check_list(&list, is_client, trailers);
-        if keeps {
+        if keeps && !interim {
             stream.fields.extend(list.iter().map(|field| (field.name.to_vec(), field.value.to_vec())));
+            stream.never.extend(list.iter().filter(|field| field.never_indexed).map(|field| field.name.to_vec()));
         }
         if !interim && !trailers {
             stream.has_head = true;

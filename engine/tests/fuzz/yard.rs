@@ -57,8 +57,8 @@ pub struct Yard {
 }
 
 impl Yard {
+    /// With limits that inputs of a few hundred bytes reach.
     pub fn new(good_clients: bool, good_servers: bool) -> Self {
-        let now = Instant::now();
         let limits = Limits {
             client_streams: 8,
             client_resets: Rate { burst: 12, per_second: 5 },
@@ -72,6 +72,11 @@ impl Yard {
             waiting: 4,
             ..Limits::default()
         };
+        Self::with(limits, good_clients, good_servers)
+    }
+
+    pub fn with(limits: Limits, good_clients: bool, good_servers: bool) -> Self {
+        let now = Instant::now();
         let routes = ROUTING.with_borrow(|(publisher, _)| publisher.reader());
         let core = Core::new(limits, routes, 1, now);
         Self {
