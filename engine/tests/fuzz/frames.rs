@@ -342,6 +342,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
         // More than the window of a connection.
         [&[0xa0, 0x10, 0, 0, 0, 0, 0][..], &[0, 3, 0, 0, 9].repeat(5)].concat(),
         [&[0x20, 0x20, 0, 0, 0][..], &[9, 0, 0, 0], &[9, 0, 3, 0x40].repeat(5)].concat(),
+        // Found here: bad priorities of idle streams.
+        story(&[&[0, 0x0a, 0x1d, 0, 1], &[0, 0x0a, 0x1d, 2, 1], &[0, 0x0a, 0x0e, 0, 0]]),
         // A piece of a block, something between, the rest.
         story(&[&[14, 0], &[0, 0x0e, 0, 0, 4, 0x82, 0x87, 0x84, 0], &[0, 0x0b, 6, 2, 0x84, 0, 4], &[15, 3], &[14, 0], &[0, 8, 0, 0]]),
         story(&[&[13, 5], &[0, 0x20, 0, 0, 0], &[12, 2], &[13, 5], &[12, 2], &[0, 0x20, 0, 0, 0], &[13, 0xf7], &[12, 1], &[12, 1]]),
