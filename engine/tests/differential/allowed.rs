@@ -105,6 +105,8 @@ const DIFFERENCES: &[Difference] = &[
     both("PUSH_PROMISE", &["push-promise"], Conn(PROTOCOL), Fine),
     // RFC 8441 §3 names no error for values above 1, and we do not use the setting.
     both("ENABLE_CONNECT_PROTOCOL of 2", &["connect-protocol"], Fine, Conn(PROTOCOL)),
+    // §6.5.3 names no error for an acknowledgement that nobody waits for.
+    both("one acknowledgement too many", &["settings-ack"], Fine, Conn(PROTOCOL)),
     // No tunnels: CONNECT, well formed (§8.5) or not, is answered with 405 (threats.md §1, H14).
     server("CONNECT", &["connect", "connect-with-path"], Fine, Any),
     // §5.1, half-closed (remote): a stream error STREAM_CLOSED.
@@ -119,8 +121,9 @@ const DIFFERENCES: &[Difference] = &[
     // §8.1: DATA in front of the head makes a malformed response; h2 ends the connection.
     client("DATA without a head", &["data"], Stream(PROTOCOL), Conn(PROTOCOL)),
     // §5.1: frames that may have crossed our reset are ignored; h2 resets again what it has forgotten.
-    client("late DATA", &["data"], Fine, Any),
-    both("late HEADERS", HEADS, Fine, Any),
+    client("late DATA", &["data"], Fine, Stream(CLOSED)),
+    client("late HEADERS", HEADS, Fine, Stream(CLOSED)),
+    both("late frames", &["late"], Fine, Any),
     // §8.1: a second final head is malformed, or late as above; h2 takes it for trailers.
     client("a second head", &["second-head"], Stream(PROTOCOL), Any),
     client("a second head behind the end", &["second-head"], Stream(CLOSED), Any),

@@ -19,7 +19,7 @@ mod yard;
 
 use std::collections::BTreeMap;
 
-use outcome::{Message, Outcome};
+use outcome::{Message, Outcome, Verdict};
 use pieces::*;
 use script::*;
 
@@ -66,11 +66,15 @@ impl Tally {
             let (verdict, their_verdict) = (our.since(&before), their.since(&their_before));
             let same = verdict == their_verdict && (our.goaway.is_some() || same_messages(&our, &their));
             if !same {
-                let first = role == Role::Client && at == 0;
-                match allowed::find(role, if first { "first-frame" } else { step.what }, &verdict, &their_verdict) {
+                let what = match step.bytes.get(5..9) {
+                    _ if role == Role::Client && at == 0 => "first-frame",
+                    Some(id) if verdict == Verdict::Fine && before.resets.iter().any(|reset| reset.0.to_be_bytes() == *id) => "late",
+                    _ => step.what,
+                };
+                match allowed::find(role, what, &verdict, &their_verdict) {
                     Some(name) => *self.differences.entry(name).or_default() += 1,
                     None => {
-                        let key = format!("{role:?} {}: ours {}, theirs {}", step.what, verdict.class(), their_verdict.class());
+                        let key = format!("{role:?} {what}: ours {}, theirs {}", verdict.class(), their_verdict.class());
                         let story: Vec<_> = steps[..=at].iter().map(|step| step.what).collect();
                         let detail = format!("{story:?}\n  {:x?}\n  ours {:?}\n  theirs {:?}", step.bytes, normal(&our), normal(&their));
                         self.unexplained.entry(key).or_insert(detail);

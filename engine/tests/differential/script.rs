@@ -122,6 +122,7 @@ pub fn connection_frames() -> Vec<Step> {
         step("ping", PING, 0, 0, &[1; 8]),
         step("ping-ack", PING, ACK, 0, &[1; 8]),
         step("ping-length", PING, 0, 0, &[1; 7]),
+        step("ping-length", PING, 0, 0, &[1; 9]),
         step("settings-ack", SETTINGS, ACK, 0, b""),
         step("settings-ack-length", SETTINGS, ACK, 0, &[0; 6]),
         step("settings-length", SETTINGS, 0, 0, &[0; 5]),
