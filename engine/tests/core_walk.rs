@@ -77,7 +77,7 @@ const OF_GETS: &[(&str, Happen, [&str; 3])] = &[
             scene.server_frame(0, 1, b"piece");
             scene.server_frame(0, 1, b"piece");
         },
-        [NEVER, "503 data. | reset(1)", "data. | -"],
+        [NEVER, "503 data. | reset(1)", "data. | reset(5)"],
     ),
     ("a tick", |scene| scene.stage.pass(Duration::from_millis(100)), ["- | - ...", "- | - ...", "- | - ..."]),
     ("6 s", |scene| scene.stage.pass(Duration::from_secs(6)), ["503 data. | -", "- | - ...", "- | - ..."]),
