@@ -226,7 +226,7 @@ impl Load {
             if nth >= count {
                 return;
             }
-            let path = if nth % 2 == 0 { LOCAL } else { REROUTED };
+            let path = if nth.is_multiple_of(2) { LOCAL } else { REROUTED };
             let sent = client.request(self.method.clone(), path, self.headers.clone(), self.body.clone(), None);
             let response = sent.await.unwrap();
             assert_eq!(response.status, 200);

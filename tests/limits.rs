@@ -1,5 +1,5 @@
 //! Limits of the whole engine, over real sockets: clients beyond them are turned away, and it goes on for the others.
-#![expect(clippy::unwrap_used, reason = "the functions beside the tests are tests too")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "the functions beside the tests are tests too")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -98,6 +98,7 @@ async fn requests_that_wait(driver: IoDriver) {
     assert_eq!((answer.status.as_u16(), answer.header("retry-after")), (503, Some("1")));
     let status = answer.json().unwrap();
     assert_eq!((status["kind"].as_str(), status["details"]["retryAfterSeconds"].as_u64()), (Some("Status"), Some(1)), "{status}");
+    assert!(status["message"].as_str().is_some_and(|text| text.contains("too many requests wait")), "{status}");
     assert!(waiting.seen().heads.is_empty(), "{:?}", waiting.seen());
 }
 
@@ -168,7 +169,7 @@ fn is_calm(error: &h2::Error) -> bool {
 
 /// More addresses than a shard has slots for servers (128), each good for one request.
 async fn a_peer_that_moves_often(driver: IoDriver) {
-    const MOVES: u64 = 300;
+    const MOVES: usize = 300;
     let local = Refusing::new();
     let mut world = World::on(driver).local_at("cp-a", apis::base(), local.address()).start();
     let client = world.client().await;
@@ -176,8 +177,7 @@ async fn a_peer_that_moves_often(driver: IoDriver) {
     for nth in 0..8 {
         twins.push(Twin::start(TwinConfig::new(&format!("at-{nth}"), world.pki().serving().unwrap(), apis::batch())).unwrap());
     }
-    for generation in 2..MOVES {
-        let nth = generation as usize % twins.len();
+    for (generation, nth) in (2..).zip((0..twins.len()).cycle().take(MOVES)) {
         world.publish(moved(generation, local.address(), twins[nth].address()));
         let answer = client.get(PEERS).await.unwrap();
         assert_eq!((answer.status.as_u16(), answer.header("x-twin-id")), (200, Some(&*format!("at-{nth}"))), "move {generation}");

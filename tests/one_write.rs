@@ -37,7 +37,7 @@ async fn a_hundred_requests_and_a_hundred_answers(driver: IoDriver) {
         server.arrived(100).await;
         let asked = writes(&world).await;
         assert_eq!(asked - before, 1, "100 requests that came in one record");
-        server.answer(|stream| small_answer(stream)).await;
+        server.answer(small_answer).await;
         eventually("100 answers", PATIENCE, || client.seen().ended.len() == 1 + (round + 1) * 100).await;
         assert_eq!(writes(&world).await - asked, 1, "100 answers that came in one record");
     }
@@ -56,7 +56,7 @@ async fn answers_for_eight_clients(driver: IoDriver) {
     }
     server.arrived(32).await;
     let asked = writes(&world).await;
-    server.answer(|stream| small_answer(stream)).await;
+    server.answer(small_answer).await;
     for client in &clients {
         eventually("its answers", PATIENCE, || client.seen().ended.len() == 5).await;
     }
