@@ -132,7 +132,14 @@ pub struct Server {
     pipe: Pipe,
     handshake: Option<server::Handshake<DuplexStream, Bytes>>,
     conn: Option<server::Connection<DuplexStream, Bytes>>,
-    requests: Vec<(Reading, server::SendResponse<Bytes>, bool, Option<SendStream<Bytes>>)>,
+    requests: Vec<Asked>,
+}
+
+/// A request, and its answer as soon as there is one.
+struct Asked {
+    reading: Reading,
+    respond: server::SendResponse<Bytes>,
+    answer: Option<Result<SendStream<Bytes>, h2::Error>>,
 }
 
 impl Server {
@@ -160,7 +167,7 @@ impl Server {
             self.poll();
             self.pipe.read();
         }
-        let messages = self.requests.iter().map(|(reading, ..)| (reading.key.clone(), reading.message.clone()));
+        let messages = self.requests.iter().map(|asked| (asked.reading.key.clone(), asked.reading.message.clone()));
         outcome.update(messages, &self.pipe.resets, self.pipe.goaway);
     }
 
@@ -177,17 +184,16 @@ impl Server {
                 (":path", parts.uri.path_and_query().map_or_else(String::new, ToString::to_string)),
             ];
             let reading = Reading::new(pseudos[1].1.clone(), &pseudos, &parts.headers, body);
-            self.requests.push((reading, respond, false, None));
+            self.requests.push(Asked { reading, respond, answer: None });
         }
-        for (reading, respond, answered, stream) in &mut self.requests {
+        for Asked { reading, respond, answer } in &mut self.requests {
             reading.poll();
             if let Some(error) = reading.error.take() {
                 self.pipe.note(respond.stream_id().as_u32(), &error);
             }
             let due = reading.key.ends_with("early") || reading.message.is_whole && !reading.key.ends_with("never");
-            if due && !*answered {
-                *answered = true;
-                *stream = respond.send_response(Response::new(()), true).ok();
+            if due && answer.is_none() {
+                *answer = Some(respond.send_response(Response::new(()), true));
             }
         }
     }

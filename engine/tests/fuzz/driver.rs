@@ -33,7 +33,7 @@ pub fn fuzz(name: &str, corpus: &[Vec<u8>], target: fn(&[u8])) {
     }
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let (asked, first) = (number("MVPROXY_FUZZ"), number("MVPROXY_FUZZ_SEED"));
-    let count = asked.unwrap_or(if first.is_some() { 1 } else { SMOKE });
+    let count = asked.unwrap_or_else(|| if first.is_some() { 1 } else { SMOKE });
     let first = first.unwrap_or(0);
     let (done, over) = (AtomicU64::new(first), AtomicBool::new(false));
     std::thread::scope(|scope| {

@@ -303,7 +303,7 @@ fn behave(yard: &mut Yard, at: usize, ops: &mut Ops<'_>) {
             let size = [0, 1, 5, 100, 16_384, 9, 999, 8_192][usize::from(which >> 4) % 8];
             put_frame(out, DATA, u8::from(end), stream.id, &vec![b'g'; size]);
         }
-        (6, Some(stream)) if !stream.is_reset && !(stream.is_over && stream.ended) => {
+        (6, Some(stream)) if !(stream.is_reset || stream.is_over && stream.ended) => {
             stream.is_reset = true;
             stream.ended = true;
             put_frame(out, RST_STREAM, 0, stream.id, &CODES[usize::from(which >> 4) % 5].to_be_bytes());
