@@ -69,7 +69,7 @@ impl Siege {
         let neighbour = Client::connect(proxy.address(), pki.ca_pem(), NAME, Some(TOKEN)).await.unwrap();
         let mut siege = Self { pki, twin, proxy, neighbour, base: Duration::ZERO, memory: 0 };
         let harmless = siege.harmless().await;
-        let met = siege.meet(each(2), &harmless).await;
+        let met = siege.meet(if is_long() { Duration::from_secs(10) } else { Duration::from_millis(1_500) }, &harmless).await;
         siege.base = met.p99;
         siege.memory = siege.proxy.resident();
         println!("base: {} requests, p99 {:?}, {} newcomers, {} MiB", met.asked, met.p99, met.newcomers, siege.memory >> 20);

@@ -385,8 +385,9 @@ impl Shard {
             state.core.retire_servers(now);
         }
         state.core.handle_tick(now);
-        state.cut_slow_closes();
+        let offenders_left = state.cut_slow_closes();
         let next = state.core.next_tick(now);
+        let next = if offenders_left { next.min(now + OFFENDER_CLOSE / 2) } else { next };
         self.shared.published[self.index].set(state.counters(), next);
         drop(state);
         if let Some(acceptor) = self.paused_acceptor.take() {

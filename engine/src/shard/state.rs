@@ -331,17 +331,19 @@ impl State {
         }
     }
 
-    /// Ends closes that take too long.
-    pub(crate) fn cut_slow_closes(&mut self) {
+    /// Ends closes that take too long. True when offenders are left, whose time is short.
+    pub(crate) fn cut_slow_closes(&mut self) -> bool {
         let now = self.now();
         let over = self.core.drain_is_over(now);
-        let mut offenders = Vec::new();
+        let (mut offenders, mut left) = (Vec::new(), false);
         for link in self.links.iter().flatten() {
             let Some(since) = link.closing else { continue };
             let waited = now - since;
             let leaving = || link.is_client && (link.is_blocked() || sys::unsent(link.fd) > 0);
             if link.is_offender && waited >= OFFENDER_CLOSE {
                 offenders.push(link.key);
+            } else if link.is_offender {
+                left = true;
             } else if over || waited >= SLOW_CLOSE || (waited >= CLOSE_LIMIT && !leaving()) {
                 sys::shutdown(link.fd, libc::SHUT_RDWR);
             }
@@ -350,6 +352,7 @@ impl State {
             // Its reader does not read.
             self.lose(key, Ended::Lost);
         }
+        left
     }
 
     /// Has the core something to do with what may be read?

@@ -49,6 +49,8 @@ const HEADS: &[&str] = &[
     "trailers-with-pseudo",
     "trailers-without-end",
     "hop-by-hop",
+    "te",
+    "te-in-trailers",
     "te-other",
     "two-lengths",
     "bad-length",
@@ -94,6 +96,8 @@ const DIFFERENCES: &[Difference] = &[
     both("strange lengths", &["two-lengths", "bad-length", "long-length"], Stream(PROTOCOL), Fine),
     // RFC 9110 §6.5.1: a trailer does not frame the message.
     both("a length in trailers", &["length-in-trailers"], Stream(PROTOCOL), Fine),
+    // The same for what is about one hop (RFC 9110 §10.1.4).
+    both("te in trailers", &["te-in-trailers"], Stream(PROTOCOL), Fine),
     // RFC 9113 §8.1: no pseudo-headers in trailers; h2 drops them.
     both("pseudo-headers in trailers", &["trailers-with-pseudo", "late-pseudo"], Stream(PROTOCOL), Fine),
     // §6.9: a stream error, and nothing for a closed stream; h2 ends the connection.
