@@ -283,7 +283,7 @@ impl Busy {
         assert_eq!(made.status, 201);
         for mut watch in self.watches {
             loop {
-                let event = timeout(LIMIT, watch.next_event()).await.unwrap().unwrap().expect("the watch goes on");
+                let event = timeout(LIMIT, watch.next_event()).await.unwrap().unwrap().unwrap();
                 if event["object"]["metadata"]["name"] == "last" {
                     break;
                 }

@@ -136,7 +136,7 @@ impl Default for Limits {
             client_handshake: Duration::from_secs(10),
             handshakes: 4_096,
             handshakes_per_address: 1_024,
-            offender_conns: Rate { burst: 10, per_second: 5 },
+            offender_conns: Rate { burst: 5, per_second: 2 },
             client_idle: Duration::from_secs(90),
             server_idle: Duration::from_secs(60),
             retired: Duration::from_secs(600),
