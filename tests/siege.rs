@@ -2,7 +2,7 @@
 //! neighbour with a connection, and newcomers from another address, must not notice.
 //!
 //! A few seconds of each; `MVPROXY_LONG=1` runs each for 30 s, and a benign client for five minutes. `-- --nocapture` prints the figures.
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise, helpers included")]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test stops at the first surprise, helpers included")]
 
 mod support;
 
