@@ -27,6 +27,8 @@ on_both_drivers!(
     memory_for_readers_that_do_not_read,
     a_peer_that_moves_often,
     connections_made_with_old_certificates,
+    uploads_that_trickle,
+    a_shard_that_panics,
 );
 
 const LOCAL: &str = "/api/v1/namespaces/default/pods";
@@ -250,4 +252,39 @@ async fn connections_made_with_old_certificates(driver: IoDriver) {
     assert!(is_reset, "a watch that was cut must not look complete");
     assert!(after >= retired, "cut after {after:?}");
     eventually("the old connection is closed", PATIENCE, || held.load(Ordering::Relaxed) == 0).await;
+}
+
+/// A byte now and then keeps no request alive: its answer has to begin in time, and a neighbour on the same connection does not notice.
+async fn uploads_that_trickle(driver: IoDriver) {
+    let limit = Duration::from_secs(2);
+    let world = World::on(driver).limits(|limits| limits.response_head = limit).local("cp-a", apis::base()).start();
+    let client = raw::Raw::connect(world.address(), world.pki().ca_pem(), &h2::client::Builder::new()).await;
+    let began = Instant::now();
+    let (response, mut upload) = client.open(Method::POST, LOCAL, HeaderMap::new(), false).await;
+    let trickle = tokio::spawn(async move {
+        while upload.send_data(Bytes::from_static(b"0123456789"), false).is_ok() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+    let response = timeout(PATIENCE, response).await.unwrap().unwrap();
+    assert_eq!(response.status(), 504);
+    assert!(began.elapsed() >= limit && began.elapsed() < limit + Duration::from_secs(3), "{:?}", began.elapsed());
+    let (next, _stream) = client.open(Method::GET, LOCAL, HeaderMap::new(), true).await;
+    assert_eq!(timeout(PATIENCE, next).await.unwrap().unwrap().status(), 200);
+    trickle.abort();
+}
+
+/// Decision 0010: nothing goes on with a core that is half changed, and whoever runs the engine hears of it at once.
+async fn a_shard_that_panics(driver: IoDriver) {
+    let world = World::on(driver).shards(2).local("cp-a", apis::base()).start();
+    assert_eq!(world.client().await.get(LOCAL).await.unwrap().status, 200);
+    assert!(world.engine().failure().is_none());
+    assert!(world.engine().panic_shard(1));
+    let mut failed = None;
+    eventually("the failure", PATIENCE, || {
+        failed = world.engine().failure();
+        failed.is_some()
+    })
+    .await;
+    assert_eq!(failed.unwrap().to_string(), "shard 1 failed: it panicked; see the message above");
 }

@@ -156,6 +156,12 @@ impl Engine {
         Ok(())
     }
 
+    /// Makes a shard panic, for the test of what follows.
+    #[doc(hidden)]
+    pub fn panic_shard(&self, shard: usize) -> bool {
+        self.shared.mail.get(shard).is_some_and(crate::shard::Sender::panic)
+    }
+
     /// The failure of a shard, if one has failed. Never waits.
     pub fn failure(&self) -> Option<ShardFailed> {
         self.ended.try_iter().find_map(Result::err)

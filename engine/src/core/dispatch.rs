@@ -249,6 +249,8 @@ impl Core {
                 encoder.field(Field::of(Token::AUTHORITY, host), out);
             }
             for field in request.iter().filter(|field| forwarded_in_request(field.token)) {
+                // Both legs speak TLS, whatever the client says: a Go server forgets its TLS state for any other scheme.
+                let field = if field.token == Token::SCHEME { Field::of(Token::SCHEME, b"https") } else { field };
                 encoder.field(field, out);
             }
             if to_peer {

@@ -18,11 +18,14 @@ pub(crate) enum Mail {
     Tick,
     /// Stop accepting, let running requests finish, end.
     Drain,
+    /// Panic; only tests send it.
+    Panic,
 }
 
 const ADOPT: u8 = 1;
 const DRAIN: u8 = 2;
 const TICK: u8 = 3;
+const PANIC: u8 = 4;
 const LEN: usize = 5;
 
 /// The sending end; shared by all threads.
@@ -57,6 +60,11 @@ impl Sender {
         self.0.send(&[DRAIN, 0, 0, 0, 0]).is_ok()
     }
 
+    /// Makes the shard panic, for tests.
+    pub(crate) fn panic(&self) -> bool {
+        self.0.send(&[PANIC, 0, 0, 0, 0]).is_ok()
+    }
+
     /// Says that time passed. False when the shard is gone, or has too much mail.
     pub(crate) fn tick(&self) -> bool {
         self.0.send(&[TICK, 0, 0, 0, 0]).is_ok()
@@ -78,6 +86,7 @@ pub(crate) fn next(fd: RawFd) -> Option<Mail> {
         (LEN, [ADOPT, a, b, c, d]) => Some(Mail::Adopt(sys::adopt(RawFd::from_ne_bytes([a, b, c, d])))),
         (LEN, [DRAIN, ..]) => Some(Mail::Drain),
         (LEN, [TICK, ..]) => Some(Mail::Tick),
+        (LEN, [PANIC, ..]) => Some(Mail::Panic),
         _ => None,
     }
 }

@@ -358,6 +358,8 @@ impl Shard {
                     Mail::Adopt(connection) => self.adopt(connection),
                     Mail::Drain => self.drain(),
                     Mail::Tick => self.tick(),
+                    #[allow(clippy::panic, reason = "what the test wants")]
+                    Mail::Panic => panic!("a test asked for it"),
                 }
             }
             self.wake_flusher();
