@@ -107,7 +107,8 @@ pub struct Limits {
     /// WINDOW_UPDATE beyond ten for each DATA frame we sent (CVE-2019-9512 to -9518).
     pub idle_frames: Rate,
     /// Streams we reset on one server connection, because clients went away. Beyond that they run on unread for a while: a Go server
-    /// closes a connection on which 400 requests wait for those that were reset to end, and with it everybody's watches.
+    /// closes a connection on which 400 requests wait for those that were reset to end, and with it everybody's watches. It may stand still
+    /// for a second and a half before that happens.
     pub server_resets: Rate,
     /// Running short requests may finish this long after a drain began.
     pub drain: Duration,
@@ -147,7 +148,7 @@ impl Default for Limits {
             response_head: Duration::from_secs(65),
             client_resets: Rate { burst: 100, per_second: 50 },
             idle_frames: Rate { burst: 1_000, per_second: 200 },
-            server_resets: Rate { burst: 200, per_second: 1_000 },
+            server_resets: Rate { burst: 100, per_second: 200 },
             drain: Duration::from_secs(25),
         }
     }
