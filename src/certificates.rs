@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use engine::tls::{self, Configs, PairPem, Serving, SniPem};
+use engine::tls::{self, Configs, Pair, Serving};
 use rustls::ClientConfig;
 use rustls::pki_types::UnixTime;
 
@@ -18,7 +18,9 @@ use crate::log;
 
 /// All certificate files of a command line, and what they say.
 pub(crate) struct Certificates<'a> {
-    serving: Watched<'a, Serving>,
+    /// The default pair, and those for other names.
+    pairs: Vec<Watched<'a, Pair>>,
+    serving: Serving,
     peer: Watched<'a, Arc<ClientConfig>>,
     local: Watched<'a, Arc<ClientConfig>>,
     /// The front-proxy pair, which is only checked so far.
@@ -30,13 +32,10 @@ impl<'a> Certificates<'a> {
     /// Reads all of them.
     pub(crate) fn load(flags: &'a ServeFlags) -> Result<Self, Failure> {
         let sni = flags.tls_sni_cert_key.as_slice();
-        let mut serving = vec![
-            Named { flag: "--tls-cert-file", path: &flags.tls_cert_file },
-            Named { flag: "--tls-private-key-file", path: &flags.tls_private_key_file },
-        ];
-        for pair in sni {
-            serving.extend([&pair.cert, &pair.key].map(|path| Named { flag: "--tls-sni-cert-key", path }));
-        }
+        let default = [("--tls-cert-file", &flags.tls_cert_file), ("--tls-private-key-file", &flags.tls_private_key_file)];
+        let others = sni.iter().map(|pair| [("--tls-sni-cert-key", &pair.cert), ("--tls-sni-cert-key", &pair.key)]);
+        let files = std::iter::once(default).chain(others).map(|pair| pair.map(|(flag, path)| Named { flag, path }));
+        let pairs = files.map(|pair| Watched::load(pair.into(), build_pair)).collect::<Result<Vec<_>, _>>()?;
         let ca = Named { flag: "--peer-ca-file", path: &flags.peer_ca_file };
         let local_ca = flags.local_ca_file.as_deref().map_or(ca, |path| Named { flag: "--local-ca-file", path });
         let front_proxy = match (&flags.proxy_client_cert_file, &flags.proxy_client_key_file) {
@@ -48,7 +47,8 @@ impl<'a> Certificates<'a> {
             _ => None,
         };
         Ok(Self {
-            serving: Watched::load(serving, |files, bytes| build_serving(files, bytes, sni))?,
+            serving: serving(&pairs, sni)?,
+            pairs,
             peer: Watched::load(vec![ca], verifier)?,
             local: Watched::load(vec![local_ca], verifier)?,
             front_proxy,
@@ -58,19 +58,28 @@ impl<'a> Certificates<'a> {
 
     /// What new connections are made with.
     pub(crate) fn configs(&self) -> Configs {
-        Configs { clients: self.serving.built.clone(), local: Arc::clone(&self.local.built), peer: Arc::clone(&self.peer.built) }
+        Configs { clients: self.serving.clone(), local: Arc::clone(&self.local.built), peer: Arc::clone(&self.peer.built) }
     }
 
     /// Reads them again: true when something new is to be used.
     pub(crate) fn reload(&mut self) -> bool {
-        let sni = self.sni;
-        let serving = self.serving.reload(|files, bytes| build_serving(files, bytes, sni));
+        // Each pair for itself: one that is wrong holds up no other.
+        let mut changed = false;
+        for pair in &mut self.pairs {
+            changed |= pair.reload(build_pair);
+        }
+        if changed {
+            match serving(&self.pairs, self.sni) {
+                Ok(built) => self.serving = built,
+                Err(failure) => log::error(failure.into_message()),
+            }
+        }
         let peer = self.peer.reload(verifier);
         let local = self.local.reload(verifier);
         if let Some(pair) = &mut self.front_proxy {
             pair.reload(check_pair);
         }
-        serving || peer || local
+        changed || peer || local
     }
 }
 
@@ -104,11 +113,8 @@ impl<'a, T> Watched<'a, T> {
             Ok(bytes) => bytes,
             Err(failure) => return self.complain(failure.into_message()),
         };
-        if bytes == self.seen {
-            match std::mem::replace(&mut self.trouble, Trouble::None) {
-                Trouble::New(text) => return self.tell(text),
-                trouble => self.trouble = trouble,
-            }
+        // What was wrong may be right by now: a certificate that was not valid yet.
+        if bytes == self.seen && matches!(self.trouble, Trouble::None) {
             return false;
         }
         let built = build(&self.files, &bytes);
@@ -120,14 +126,11 @@ impl<'a, T> Watched<'a, T> {
                 log::info(format_args!("reloaded {}", self.names()));
                 true
             }
-            Err(failure) => {
-                self.trouble = Trouble::New(failure.into_message());
-                false
-            }
+            Err(failure) => self.complain(failure.into_message()),
         }
     }
 
-    /// The files cannot even be read.
+    /// Says what is wrong, when it was so before, and once.
     fn complain(&mut self, text: String) -> bool {
         match &self.trouble {
             Trouble::Told(told) if *told == text => false,
@@ -155,13 +158,13 @@ fn read(files: &[Named<'_>]) -> Result<Vec<Vec<u8>>, Failure> {
     files.iter().map(|&file| files::read_pem(file)).collect()
 }
 
-fn build_serving(files: &[Named<'_>], bytes: &[Vec<u8>], sni: &[SniFiles]) -> Result<Serving, Failure> {
-    let pairs: Vec<_> = bytes.chunks_exact(2).map(|pair| PairPem { cert: &pair[0], key: &pair[1] }).collect();
-    let others: Vec<_> = pairs.iter().skip(1).zip(sni).map(|(&pair, sni)| SniPem { pair, names: &sni.names }).collect();
-    Serving::new(pairs[0], &others, tls::CLIENTS_SPEAK, UnixTime::now()).map_err(|error| {
-        let at = error.nth.map_or(0, |nth| nth + 1) * 2;
-        files::pair_refused(files[at], files[at + 1], &error.error)
-    })
+fn build_pair(files: &[Named<'_>], bytes: &[Vec<u8>]) -> Result<Pair, Failure> {
+    Pair::new(&bytes[0], &bytes[1], UnixTime::now()).map_err(|error| files::pair_refused(files[0], files[1], &error))
+}
+
+fn serving(pairs: &[Watched<'_, Pair>], sni: &[SniFiles]) -> Result<Serving, Failure> {
+    let others: Vec<_> = pairs.iter().skip(1).zip(sni).map(|(pair, sni)| (pair.built.clone(), sni.names.clone())).collect();
+    Serving::new(&pairs[0].built, &others, tls::CLIENTS_SPEAK).map_err(Failure::runtime)
 }
 
 fn verifier(files: &[Named<'_>], bytes: &[Vec<u8>]) -> Result<Arc<ClientConfig>, Failure> {

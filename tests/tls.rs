@@ -385,6 +385,26 @@ async fn t8_a_broken_pair_is_ignored_with_a_line_in_the_log() {
     assert_eq!(shown(proxy.address(), &pki, Some(NAME)).await, der(&next));
 }
 
+/// The pair of another name is broken, and stays so: the default one is rotated all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t8_one_broken_pair_holds_up_no_other() {
+    let pki = Pki::new().unwrap();
+    let (_twin, files) = twin(&pki);
+    let other = pki.serving_for(&["other.example"]).unwrap();
+    files.pair("other", &other);
+    let mut command = files.command();
+    command.arg(format!("--tls-sni-cert-key={},{}", files.path("other.crt").display(), files.path("other.key").display()));
+    let proxy = files.start(command);
+    std::fs::write(proxy.path("other.crt"), "not a certificate").unwrap();
+    proxy.wait_for_log("--tls-sni-cert-key", LIMIT);
+    let next = pki.serving().unwrap();
+    std::fs::write(proxy.path("serving.key"), &next.key).unwrap();
+    std::fs::write(proxy.path("serving.crt"), &next.cert).unwrap();
+    proxy.wait_for_log("reloaded --tls-cert-file", LIMIT);
+    assert_eq!(shown(proxy.address(), &pki, Some(NAME)).await, der(&next));
+    assert_eq!(shown(proxy.address(), &pki, Some("other.example")).await, der(&other));
+}
+
 /// 256 files, 1,000 clients: those who have a connection go on, the others wait without costing anything, and get in when there is room.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn out_of_files() {

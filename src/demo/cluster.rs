@@ -153,8 +153,8 @@ fn config() -> Config {
 
 fn tls_configs(pki: &Pki) -> Result<tls::Configs, StartError> {
     let (serving, now) = (pki.serving()?, UnixTime::now());
-    let pair = tls::PairPem { cert: serving.cert.as_bytes(), key: serving.key.as_bytes() };
-    let clients = tls::Serving::new(pair, &[], tls::CLIENTS_SPEAK, now).map_err(|error| error.error)?;
+    let pair = tls::Pair::new(serving.cert.as_bytes(), serving.key.as_bytes(), now)?;
+    let clients = tls::Serving::new(&pair, &[], tls::CLIENTS_SPEAK)?;
     let servers = || tls::client_config(pki.ca_pem().as_bytes(), None, tls::SERVERS_SPEAK, now);
     Ok(tls::Configs { clients, local: servers()?, peer: servers()? })
 }

@@ -266,9 +266,9 @@ fn config(driver: IoDriver, shards: usize, limits: Limits) -> Config {
 /// A fresh serving certificate, and servers of the same authority.
 pub fn tls_configs(pki: &Pki) -> tls::Configs {
     let (serving, now) = (pki.serving().unwrap(), UnixTime::now());
-    let pair = tls::PairPem { cert: serving.cert.as_bytes(), key: serving.key.as_bytes() };
+    let pair = tls::Pair::new(serving.cert.as_bytes(), serving.key.as_bytes(), now).unwrap();
     let servers = || tls::client_config(pki.ca_pem().as_bytes(), None, tls::SERVERS_SPEAK, now).unwrap();
-    tls::Configs { clients: tls::Serving::new(pair, &[], tls::CLIENTS_SPEAK, now).unwrap(), local: servers(), peer: servers() }
+    tls::Configs { clients: tls::Serving::new(&pair, &[], tls::CLIENTS_SPEAK).unwrap(), local: servers(), peer: servers() }
 }
 
 /// An address that refuses connections for as long as it is kept: bound, not listening.

@@ -154,12 +154,18 @@ impl Core {
             return Ok(());
         }
         leg.recv_end = true;
+        if entry.leg(side.other()).closed {
+            self.give_head(trailers);
+            self.settle(exchange);
+            return Ok(());
+        }
         entry.leg(side.other()).trailers = Some(trailers);
         self.pump(exchange, side.other());
         Ok(())
     }
 
     pub(super) fn refuse_stream(&mut self, key: ConnKey, stream: u32, reason: Reason) -> ConnResult {
+        let full = self.is_full();
         let Some(conn) = self.conns.get_mut(key) else { return Ok(()) };
         if conn.http1.is_some() {
             let failure = if reason == Reason::REFUSED_STREAM { Failure::Overloaded } else { Failure::BadRequest };
@@ -167,7 +173,7 @@ impl Core {
             return Ok(());
         }
         // That we drain or are full is no fault of the client's.
-        let is_ours = reason == Reason::REFUSED_STREAM && conn.streams.len() < self.limits.client_streams as usize;
+        let is_ours = reason == Reason::REFUSED_STREAM && (self.draining.is_some() || full);
         if conn.role == Role::Downstream && !is_ours && !conn.may_reset(&self.limits, self.now) {
             return Err(Reason::ENHANCE_YOUR_CALM);
         }

@@ -74,6 +74,10 @@ impl Core {
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
         let is_head = entry.is_head;
         let down = entry.leg(Side::Down);
+        if down.closed {
+            // The client is gone: nothing is said on a stream that was reset, nor on a connection that went on without it.
+            return;
+        }
         let (Some(key), stream, read) = (down.conn, down.stream, down.recv_end) else { return };
         let Some(conn) = self.conns.get_mut(key) else { return };
         if conn.http1.is_some() {

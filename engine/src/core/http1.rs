@@ -21,8 +21,11 @@ use crate::respond::Failure;
 /// What a connection that speaks HTTP/1.1 has beside the rest.
 #[derive(Debug)]
 pub(crate) struct Http1 {
-    /// Bytes that were not read yet: the beginning of a head, or requests sent ahead.
-    pub(crate) buffer: Vec<u8>,
+    /// Bytes that were not read yet: the beginning of a head, or requests sent ahead; `buffer[start..]`.
+    buffer: Vec<u8>,
+    start: usize,
+    /// How much of the head that is not complete was looked at in vain.
+    parsed: usize,
     /// The rest of the request being read.
     body: Option<Body>,
     /// The request being answered.
@@ -41,6 +44,8 @@ impl Http1 {
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             buffer: Vec::new(),
+            start: 0,
+            parsed: 0,
             body: None,
             exchange: None,
             next_stream: 1,
@@ -51,9 +56,21 @@ impl Http1 {
         }
     }
 
+    fn unread(&self) -> usize {
+        self.buffer.len() - self.start
+    }
+
+    /// Is another look at the head worth it? A client may send it byte by byte, and each look begins at its beginning: only a line that
+    /// came to its end, or twice as many bytes, can tell more.
+    fn is_worth_parsing(&self, input: &[u8]) -> bool {
+        let new = input.get(self.parsed..).unwrap_or_default();
+        self.parsed == 0 || input.len() >= 2 * self.parsed || new.contains(&b'\n')
+    }
+
     /// Takes up a new request; its stream number.
     fn begin(&mut self, head: &RequestHead) -> u32 {
         self.head_since = None;
+        self.parsed = 0;
         self.is_1_0 = head.is_1_0;
         self.keep_alive &= head.keep_alive;
         self.framing = write::Framing::None;
@@ -67,24 +84,29 @@ impl Http1 {
 impl Core {
     pub(super) fn receive_http1(&mut self, key: ConnKey, bytes: &[u8]) {
         let Some(http1) = self.http1(key) else { return };
-        let mut buffer = std::mem::take(&mut http1.buffer);
-        let held = !buffer.is_empty();
+        let (mut buffer, start) = (std::mem::take(&mut http1.buffer), std::mem::take(&mut http1.start));
+        let held = buffer.len() > start;
         if held {
             buffer.extend_from_slice(bytes);
         }
-        let mut input = if held { &buffer[..] } else { bytes };
+        let mut input = if held { &buffer[start..] } else { bytes };
         while self.read_some(key, &mut input) {}
         let rest = input.len();
-        if held {
-            buffer.drain(..buffer.len() - rest);
+        let mut start = 0;
+        if rest == 0 {
+            buffer = Vec::new();
+        } else if held {
+            start = buffer.len() - rest;
+            // Not for each of many requests sent ahead.
+            if start > buffer.len() / 2 {
+                buffer.drain(..std::mem::take(&mut start));
+            }
         } else {
+            buffer.clear();
             buffer.extend_from_slice(&bytes[bytes.len() - rest..]);
         }
-        if buffer.is_empty() {
-            buffer = Vec::new();
-        }
         if let Some(http1) = self.http1(key) {
-            http1.buffer = buffer;
+            (http1.buffer, http1.start) = (buffer, start);
         }
     }
 
@@ -104,9 +126,11 @@ impl Core {
     }
 
     fn read_head(&mut self, key: ConnKey, input: &mut &[u8]) -> bool {
-        let now = self.now;
+        let (now, header_list) = (self.now, self.limits.header_list);
+        if input.len() <= header_list && self.http1(key).is_none_or(|http1| !http1.is_worth_parsing(input)) {
+            return false;
+        }
         let mut block = self.spare_heads.pop().unwrap_or_default();
-        let header_list = self.limits.header_list;
         let parsed = head::parse(input, &mut block);
         let Some(http1) = self.http1(key) else { return false };
         let head = match parsed {
@@ -115,6 +139,7 @@ impl Core {
             Ok(Some(head)) => head,
             Ok(None) if input.len() <= header_list => {
                 http1.head_since.get_or_insert(now);
+                http1.parsed = input.len();
                 self.give_head(block);
                 return false;
             }
@@ -242,7 +267,7 @@ impl Core {
         let Some(http1) = conn.http1.as_deref() else { return true };
         let owed = http1.exchange.and_then(|key| self.exchanges.get(key)).map_or(0, |entry| entry.legs[Side::Down as usize].owed);
         let waits = http1.exchange.is_some() && http1.body.is_none();
-        owed < self.limits.client_window && (!waits || http1.buffer.len() < self.limits.header_list)
+        owed < self.limits.client_window && (!waits || http1.unread() < self.limits.header_list)
     }
 
     /// An answer cannot be reset on HTTP/1.1: before its head an error says so, after it the connection is cut.
@@ -259,10 +284,23 @@ impl Core {
             Reason::PROTOCOL_ERROR => Failure::BadRequest,
             _ => Failure::Interrupted,
         };
+        let up = server_conn(entry).and_then(|key| self.conns.get_mut(key));
+        if up.is_some_and(|conn| !conn.may_reset(&self.limits, self.now)) {
+            // The server has had enough resets for now: this one waits, and the client gets no answer instead of one that is not its own.
+            self.unlink(exchange, Side::Down);
+            self.settle(exchange);
+            return true;
+        }
         self.reset_leg(exchange, Side::Up, Reason::CANCEL);
         self.answer_failure(exchange, failure);
         true
     }
+}
+
+/// The connection on which an exchange's server leg is still open.
+fn server_conn(entry: &super::Exchange) -> Option<ConnKey> {
+    let up = &entry.legs[Side::Up as usize];
+    up.conn.filter(|_| !up.closed)
 }
 
 /// Writes a head for a client of HTTP/1.1. `read`: its request was read to the end.

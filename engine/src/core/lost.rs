@@ -7,7 +7,7 @@
 //!
 //! | from | when | to the other leg |
 //! |---|---|---|
-//! | client RST_STREAM, any code; client gone | | RST_STREAM(CANCEL) |
+//! | client RST_STREAM, any code; client gone | | RST_STREAM(CANCEL), within the budget of resets; else as soon as that allows |
 //! | server RST_STREAM, any code (Go: NO_ERROR) | response complete | success; RST_STREAM(NO_ERROR) when the upload is not complete |
 //! | server RST_STREAM(REFUSED_STREAM) | no response head | retried; 503 with Retry-After when there is nobody left to ask; RST_STREAM(REFUSED_STREAM) when the body is longer than what was kept |
 //! | server RST_STREAM | else | the code where it is the client's matter (CANCEL, HTTP_1_1_REQUIRED), INTERNAL_ERROR else |
@@ -33,10 +33,13 @@ const RESETS_PER_TURN: usize = 16;
 
 impl Core {
     pub(super) fn on_reset(&mut self, key: ConnKey, stream: u32, reason: Reason) -> ConnResult {
-        let Some(conn) = self.conns.get(key) else { return Ok(()) };
+        let Some(conn) = self.conns.get_mut(key) else { return Ok(()) };
         let side = conn.side();
         let Some(exchange) = conn.streams.get(stream) else {
-            return if conn.judge_unknown(stream) == Unknown::Idle { Err(Reason::PROTOCOL_ERROR) } else { Ok(()) };
+            return match conn.judge_unknown(stream) {
+                Unknown::Idle => Err(Reason::PROTOCOL_ERROR),
+                Unknown::Late | Unknown::Closed => conn.take_idle_frame(&self.limits, self.now),
+            };
         };
         match side {
             Side::Down => {

@@ -54,7 +54,7 @@ impl Core {
     fn on_frame(&mut self, key: ConnKey, frame: Frame<'_>) -> ConnResult {
         self.charge(key, &frame)?;
         match frame {
-            Frame::Data { stream, bytes, flow, end_stream } => self.on_data(key, stream, bytes, flow, end_stream),
+            Frame::Data { stream, bytes, flow, end_stream, .. } => self.on_data(key, stream, bytes, flow, end_stream),
             Frame::Headers { stream, block, end_stream, self_dependent } => self.on_headers(key, stream, block, end_stream, self_dependent),
             Frame::Reset { stream, reason } => self.on_reset(key, stream, reason),
             Frame::WindowUpdate { stream, increment } => self.on_window_update(key, stream, increment),
@@ -77,9 +77,9 @@ impl Core {
         let now = self.now;
         let Some(conn) = self.conns.get_mut(key) else { return Ok(()) };
         match frame {
-            Frame::Headers { .. } | Frame::Reset { .. } | Frame::GoAway { .. } | Frame::Data { end_stream: true, .. } => Ok(()),
+            Frame::Headers { .. } | Frame::Reset { .. } | Frame::Data { end_stream: true, .. } => Ok(()),
             // A server may send tiny pieces for one of its clients (logs, line by line); the connection is everybody's.
-            Frame::Data { bytes, .. } if bytes.len() >= if conn.role == Role::Downstream { TINY } else { 1 } => Ok(()),
+            Frame::Data { worth, .. } if *worth >= if conn.role == Role::Downstream { TINY } else { 1 } => Ok(()),
             Frame::WindowUpdate { .. } => conn.take_update(&self.limits, now),
             _ => conn.take_idle_frame(&self.limits, now),
         }

@@ -22,6 +22,8 @@ pub(crate) enum Frame<'a> {
         bytes: &'a [u8],
         flow: u32,
         end_stream: bool,
+        /// Body bytes of the whole frame, with its first piece; `usize::MAX` with the others.
+        worth: usize,
     },
     /// A whole header block, CONTINUATIONs joined.
     Headers {
@@ -234,13 +236,16 @@ impl Inbound {
         let whole = body == 0;
         self.expect = if whole { Expect::Head(0) } else { Expect::Data { left: body - padding, padding } };
         let end_stream = whole && self.head.has(flag::END_STREAM);
-        Ok(Frame::Data { stream: self.head.stream, bytes: &[], flow: 1, end_stream })
+        Ok(Frame::Data { stream: self.head.stream, bytes: &[], flow: 1, end_stream, worth: body - padding })
     }
 
     fn take_data<'a>(&mut self, left: usize, padding: usize, input: &mut &'a [u8]) -> Option<Frame<'a>> {
         if input.is_empty() && left + padding > 0 {
             return None;
         }
+        // Told once for a frame, with its first piece; a padded one began with the length of the padding.
+        let is_first = left == self.head.len && !self.head.has(flag::PADDED);
+        let worth = if is_first { left } else { usize::MAX };
         let (bytes, rest) = input.split_at(input.len().min(left));
         let skipped = if bytes.len() == left { rest.len().min(padding) } else { 0 };
         *input = &rest[skipped..];
@@ -249,7 +254,7 @@ impl Inbound {
         self.expect = if whole { Expect::Head(0) } else { Expect::Data { left, padding } };
         #[allow(clippy::cast_possible_truncation, reason = "a piece is at most MAX_FRAME long")]
         let flow = (bytes.len() + skipped) as u32;
-        Some(Frame::Data { stream: self.head.stream, bytes, flow, end_stream: whole && self.head.has(flag::END_STREAM) })
+        Some(Frame::Data { stream: self.head.stream, bytes, flow, end_stream: whole && self.head.has(flag::END_STREAM), worth })
     }
 
     /// Is the current frame part of a header block of several frames?

@@ -27,7 +27,7 @@ mod wire;
 
 pub use config::{ConfigError, check_pair, client_config, server_config, server_name};
 pub use error::TlsError;
-pub use serving::{PairPem, Serving, ServingError, SniPem};
+pub use serving::{Pair, Serving};
 pub use session::{MAX_RECORD, Received, Session};
 pub use wire::WireBuf;
 

@@ -1,4 +1,4 @@
-//! Which certificate a client is shown, as kube-apiserver chooses it: by the name the client asks for, without one by the address it
+//! Which certificate a client is shown: by the name the client asks for, without one by the address it
 //! came to, else the default one (threats.md T4). Requests are never routed by that name.
 
 use std::net::IpAddr;
@@ -6,28 +6,21 @@ use std::sync::Arc;
 
 use rustls::ServerConfig;
 use rustls::client::verify_server_name;
-use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{ServerName, UnixTime};
 use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
 use super::config::{ConfigError, pair, provider, server_config_with};
 
-/// A certificate with its key, in PEM form.
-#[derive(Clone, Copy)]
-pub struct PairPem<'a> {
-    /// The server's own certificate first, intermediate ones after it.
-    pub cert: &'a [u8],
-    /// Not encrypted.
-    pub key: &'a [u8],
-}
+/// A certificate with its key, checked.
+#[derive(Clone, Debug)]
+pub struct Pair(Arc<CertifiedKey>);
 
-/// A further certificate, and whom it is for.
-pub struct SniPem<'a> {
-    /// The pair.
-    pub pair: PairPem<'a>,
-    /// Names (`*.` for one label) and addresses; none means those in the certificate.
-    pub names: &'a [String],
+impl Pair {
+    /// From PEM: the server's own certificate first, intermediate ones after it; the key not encrypted.
+    pub fn new(cert_pem: &[u8], key_pem: &[u8], now: UnixTime) -> Result<Self, ConfigError> {
+        Ok(Self(Arc::new(pair(cert_pem, key_pem, &provider(), now)?)))
+    }
 }
 
 /// What clients are served with.
@@ -40,23 +33,16 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// A default certificate, and others by name; the first that fits is taken.
-    pub fn new(default: PairPem<'_>, others: &[SniPem<'_>], alpn: &[&[u8]], now: UnixTime) -> Result<Self, ServingError> {
-        let provider = provider();
-        let blame = |nth| move |error| ServingError { nth, error };
-        let default = Arc::new(certified(default, &provider, now).map_err(blame(None))?);
-        let mut named = Vec::with_capacity(others.len());
-        for (nth, other) in others.iter().enumerate() {
-            let key = certified(other.pair, &provider, now).map_err(blame(Some(nth)))?;
-            named.push(Named { names: other.names.to_vec(), key: Arc::new(key) });
-        }
-        let named: Arc<[Named]> = named.into();
+    /// A default pair, and others with the names (`*.` for one label) and addresses they are for; without any, those in the certificate count. The
+    /// first that fits is taken.
+    pub fn new(default: &Pair, others: &[(Pair, Vec<String>)], alpn: &[&[u8]]) -> Result<Self, ConfigError> {
+        let named: Arc<[Named]> = others.iter().map(|(pair, names)| Named { names: names.clone(), key: Arc::clone(&pair.0) }).collect();
         let config = |unnamed: &Arc<CertifiedKey>| {
-            let choice = Choice { unnamed: Arc::clone(unnamed), default: Arc::clone(&default), named: Arc::clone(&named) };
-            server_config_with(Arc::new(choice), Arc::clone(&provider), alpn).map_err(blame(None))
+            let choice = Choice { unnamed: Arc::clone(unnamed), default: Arc::clone(&default.0), named: Arc::clone(&named) };
+            server_config_with(Arc::new(choice), provider(), alpn)
         };
         let configs = named.iter().map(|named| config(&named.key)).collect::<Result<_, _>>()?;
-        Ok(Self { default: config(&default)?, named: Arc::clone(&named), configs })
+        Ok(Self { default: config(&default.0)?, named: Arc::clone(&named), configs })
     }
 
     /// Does the address a client came to matter?
@@ -70,15 +56,6 @@ impl Serving {
         let at = name.and_then(|name| self.named.iter().position(|named| named.is_for(&name)));
         at.and_then(|at| self.configs.get(at)).unwrap_or(&self.default)
     }
-}
-
-/// Which pair could not be used, and why.
-#[derive(Debug)]
-pub struct ServingError {
-    /// The place among the others; `None` is the default pair.
-    pub nth: Option<usize>,
-    /// The cause.
-    pub error: ConfigError,
 }
 
 #[derive(Debug)]
@@ -124,10 +101,6 @@ impl ResolvesServerCert for Choice {
         let named = asked.and_then(|asked| self.named.iter().find(|named| named.is_for(&asked)));
         Some(Arc::clone(named.map_or(&self.default, |named| &named.key)))
     }
-}
-
-fn certified(pem: PairPem<'_>, provider: &CryptoProvider, now: UnixTime) -> Result<CertifiedKey, ConfigError> {
-    pair(pem.cert, pem.key, provider, now)
 }
 
 #[cfg(test)]
