@@ -546,3 +546,17 @@ fn clients_that_reset_all_they_ask_for_open_few_connections() {
     stage.pass(Duration::from_secs(5));
     assert_eq!(stage.core.in_use().1, 0);
 }
+
+#[test]
+fn nothing_is_said_on_a_stream_that_its_client_reset() {
+    let none = Rate { burst: 0, per_second: 0 };
+    let mut stage = Stage::new(Limits { server_resets: none, ..Limits::default() });
+    let (client, stream, wire, arrived) = asked(&mut stage, BOTH, 0);
+    stage.reset(client, stream, 8);
+    assert!(stage.seen(wire).is_empty(), "the server has had its resets");
+    stage.reply(wire, arrived, &[(":status", "103")], false);
+    stage.reply(wire, arrived, &OK, false);
+    stage.send(wire, arrived, &pattern(1_000), true);
+    assert!(stage.seen(client).is_empty());
+    assert_eq!(stage.core.in_use().1, 0);
+}

@@ -1,7 +1,8 @@
 //! Attacks with frames: what is sent first, and what is sent then, without end (threats.md §1).
 
 use super::frames::{
-    CONTINUATION, DATA, END_STREAM, HEADERS, PING, PRIORITY, RST_STREAM, SETTINGS, WINDOW_UPDATE, block, frame, get, nth_stream, post,
+    CONTINUATION, DATA, END_STREAM, GOAWAY, HEADERS, PING, PRIORITY, RST_STREAM, SETTINGS, WINDOW_UPDATE, block, frame, get, nth_stream,
+    post,
 };
 
 pub const SHORT: &str = "/api/v1/namespaces/default/pods";
@@ -37,6 +38,10 @@ fn uploading() -> Vec<u8> {
     post(1, HANG)
 }
 
+fn goaway() -> Vec<u8> {
+    frame(GOAWAY, 0, 0, &[0; 8])
+}
+
 fn reset(path: &str, nth: usize) -> Vec<u8> {
     [get(nth_stream(nth), path), frame(RST_STREAM, 0, nth_stream(nth), &[0, 0, 0, 8])].concat()
 }
@@ -59,6 +64,7 @@ pub const H1: &[Attack] = &[
     attack("rapid reset", nothing, |nth| reset(SHORT, nth)),
     attack("rapid reset of watches", nothing, |nth| reset(WATCH, nth)),
     attack("rapid reset of what hangs", nothing, |nth| reset(HANG, nth)),
+    attack("resets of an ended stream", asked, |_| frame(RST_STREAM, 0, 1, &[0, 0, 0, 8])),
 ];
 
 pub const H2: &[Attack] = &[
@@ -71,6 +77,7 @@ pub const H2: &[Attack] = &[
     }),
     attack("PRIORITY of a wrong length", nothing, |nth| faulty(nth, |stream| frame(PRIORITY, 0, stream, &[0; 4]))),
     attack("HEADERS after END_STREAM", nothing, |nth| faulty(nth, |stream| get(stream, HANG))),
+    attack("requests behind a GOAWAY", || [hanging(), goaway()].concat(), |nth| get(nth_stream(nth + 1), SHORT)),
     attack("DATA after END_STREAM", nothing, |nth| faulty(nth, |stream| frame(DATA, 0, stream, b"0123456789"))),
 ];
 
@@ -91,6 +98,7 @@ pub const H6: &[Attack] = &[
     attack("answers to PINGs", nothing, |_| frame(PING, 1, 0, b"flooding")),
     attack("SETTINGS", nothing, |_| frame(SETTINGS, 0, 0, &[])),
     attack("SETTINGS with windows", hanging, |nth| frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0xff, u8::from(nth % 2 == 0)])),
+    attack("GOAWAY", hanging, |_| goaway()),
     attack("unknown frames", nothing, |_| frame(0xfa, 0, 0, &[])),
 ];
 
