@@ -1,6 +1,6 @@
 //! How much of what a well-behaved other end rarely does it may do: a bucket that fills up again with time.
 //!
-//! What always holds: at a time `t` after it was made, at most `burst + per_second * t` were taken in all; at most `2 * burst` at once.
+//! What always holds: in any time `t` at most `burst + per_second * t` are taken.
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,10 @@ impl Budget {
 
     /// Takes one; false when there is none left.
     pub(crate) fn take(&mut self, rate: Rate, now: Instant) -> bool {
-        if self.left == 0 {
+        if self.left == rate.burst {
+            // What passed while it was full is worth nothing.
+            self.filled = now;
+        } else if self.left == 0 {
             self.fill(rate, now);
         }
         self.left = match self.left.checked_sub(1) {
@@ -63,6 +66,9 @@ mod tests {
         assert_eq!((0..20).filter(|_| budget.take(rate, start)).count(), 10);
         let later = start + Duration::from_secs(1);
         assert_eq!((0..20).filter(|_| budget.take(rate, later)).count(), 5);
+        // However long nobody took any: a burst, not two.
+        let mut rested = Budget::full(rate, start);
+        assert_eq!((0..50).filter(|_| rested.take(rate, start + Duration::from_secs(60))).count(), 10);
         let much_later = start + Duration::from_secs(100);
         assert_eq!((0..20).filter(|_| budget.take(rate, much_later)).count(), 10);
     }
