@@ -26,6 +26,7 @@ on_both_drivers!(
     upgrades_are_not_implemented,
     ambiguous_requests_are_refused_and_nobody_sees_them,
     broken_bodies_are_refused,
+    chunks_of_one_byte_are_cut_off,
     lines_that_only_the_proxy_may_write_are_dropped,
     a_drain_lets_a_request_finish,
     a_slow_head_is_cut_off,
@@ -330,6 +331,26 @@ async fn broken_bodies_are_refused(driver: IoDriver) {
         assert_eq!(wire.end().await, End::Clean, "{body:?}");
     }
     assert!(world.twin("cp-a").counts().requests <= 7, "the requests alone, never what was behind them");
+}
+
+/// H7 for HTTP/1.1: each costs a frame, and carries nothing. A few are anybody's right.
+async fn chunks_of_one_byte_are_cut_off(driver: IoDriver) {
+    let world = world(driver);
+    let head = format!("POST {ECHO} HTTP/1.1\r\nHost: k\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let mut patient = Wire::connect(&world).await;
+    patient.send(format!("{head}{}0\r\n\r\n", "1\r\nx\r\n".repeat(900))).await;
+    assert_eq!(patient.answer().await.unwrap().body, vec![b'x'; 900]);
+    let mut flooding = Wire::connect(&world).await;
+    flooding.send(&head).await;
+    flooding.send("1\r\nx\r\n".repeat(5_000)).await;
+    flooding.head().await.ok();
+    let end = loop {
+        if let Err(end) = flooding.chunk().await {
+            break end;
+        }
+    };
+    assert_eq!(end, End::Cut, "told nothing that looks complete");
+    assert_eq!(world.client().await.get("/api/v1/namespaces/default/pods").await.unwrap().status, 200);
 }
 
 async fn lines_that_only_the_proxy_may_write_are_dropped(driver: IoDriver) {

@@ -103,16 +103,18 @@ async fn t4_the_certificate_fits_the_name_or_the_address() {
     let pki = Pki::new().unwrap();
     let (_twin, files) = twin(&pki);
     let default = KeyPairPem { cert: std::fs::read_to_string(files.path("serving.crt")).unwrap(), key: String::new() };
-    let (by_flag, by_san, by_address) = (
+    let (by_wildcard, by_flag, by_san, by_address) = (
+        pki.serving_for(&["*.wide.example", "*.wild.example", "flag.example"]).unwrap(),
         pki.serving_for(&["elsewhere.example"]).unwrap(),
-        pki.serving_for(&["san.example", "*.wild.example"]).unwrap(),
+        pki.serving_for(&["san.example", "one.wide.example", "*.wild.example"]).unwrap(),
         pki.serving_for(&["127.0.0.2"]).unwrap(),
     );
-    for (name, pair) in [("flag", &by_flag), ("san", &by_san), ("address", &by_address)] {
+    for (name, pair) in [("wildcard", &by_wildcard), ("flag", &by_flag), ("san", &by_san), ("address", &by_address)] {
         files.pair(name, pair);
     }
     let mut command = files.command();
     let pair = |name: &str| format!("{},{}", files.path(&format!("{name}.crt")).display(), files.path(&format!("{name}.key")).display());
+    command.arg(format!("--tls-sni-cert-key={}", pair("wildcard")));
     command.arg(format!("--tls-sni-cert-key={}:flag.example,*.flags.example", pair("flag")));
     command.arg(format!("--tls-sni-cert-key={}", pair("san")));
     command.arg(format!("--tls-sni-cert-key={}", pair("address")));
@@ -131,8 +133,11 @@ async fn t4_the_certificate_fits_the_name_or_the_address() {
         // The names of the flag count, not those in the certificate.
         (home, Some("elsewhere.example"), &default),
         (home, Some("san.example"), &by_san),
-        (home, Some("x.wild.example"), &by_san),
         (home, Some("unknown.example"), &default),
+        // A name beats a wildcard of an earlier pair, and a name of the flag the same name in a certificate; the first wildcard wins.
+        (home, Some("other.wide.example"), &by_wildcard),
+        (home, Some("one.wide.example"), &by_san),
+        (home, Some("x.wild.example"), &by_wildcard),
         (home, Some("localhost"), &default),
         (home, None, &default),
         (second, None, &by_address),

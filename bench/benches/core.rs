@@ -66,7 +66,7 @@ impl World {
         let mut core = Core::new(Limits::default(), routes.reader(), 1, now);
         let (mut asking, mut answering) = (Encoder::new(), Encoder::new());
         let (request, response) = (bench::kubectl_request(), bench::apiserver_response(length));
-        let client = core.handle_accepted(now).unwrap();
+        let client = core.handle_accepted(None, now).unwrap();
         core.handle_established(client, Protocol::Http2, now);
         core.handle_bytes(client, &client_greeting(), now);
         let mut first_request = Message::new(&mut asking, &request, 0);

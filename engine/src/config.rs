@@ -54,7 +54,8 @@ pub struct Limits {
     pub header_list: usize,
     /// Plaintext waiting to be encrypted for one connection before its streams are held back: one full read.
     pub out_high: usize,
-    /// Bodies held by the shard for slow readers and retries: above 80 % new streams are refused, above all of it the readers are.
+    /// Bytes held by the shard, for slow readers and retries above all: above 80 % the address that holds most is sent away, or new streams
+    /// are refused; above all of it the readers are. A thousand slow LISTs at once fit.
     pub held_bytes: usize,
     /// A client that takes nothing of a waiting answer for this long loses the stream; the same while the shard is short of memory.
     pub reader_stall: Duration,

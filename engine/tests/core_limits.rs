@@ -3,6 +3,7 @@
 
 mod sim;
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use discovery::{Gvr, Server, ServerId, ServerSet, Snapshot, SnapshotBuilder};
@@ -22,45 +23,94 @@ const SLOTS: u16 = 128;
 /// A client that reads nothing, and for which the server sends `count` bytes.
 fn hold(stage: &mut Stage, count: usize) -> usize {
     let reader = stage.client(0);
+    hold_for(stage, reader, count);
+    reader
+}
+
+/// `count` bytes more that a client does not read.
+fn hold_for(stage: &mut Stage, reader: usize, count: usize) {
     stage.get(reader, BOTH);
     let wire = stage.to_server(0)[0];
-    let arrived = stage.requests(wire)[0].0;
+    let arrived = stage.requests(wire).last().unwrap().0;
     stage.reply(wire, arrived, &OK, false);
     stage.send(wire, arrived, &vec![7; count], false);
-    reader
 }
 
 #[test]
 fn above_80_percent_of_held_bytes_new_streams_are_refused_and_below_taken() {
     let mut stage = Stage::new(Limits { held_bytes: 200_000, ..Limits::default() });
     let client = stage.client(WIDE);
-    let reader = hold(&mut stage, 140_000);
+    let readers: Vec<_> = (0..3).map(|_| hold(&mut stage, 45_000)).collect();
     assert!(stage.core.in_use().2 <= 160_000);
     stage.get(client, BOTH);
     let wire = stage.to_server(0)[0];
     assert_eq!(stage.requests(wire).len(), 1, "taken at {} bytes", stage.core.in_use().2);
-    hold(&mut stage, 40_000);
+    hold(&mut stage, 45_000);
     assert!((160_001..200_000).contains(&stage.core.in_use().2));
     let refused = stage.get(client, BOTH);
     assert_eq!(stage.seen(client), [Event::Reset { stream: refused, code: 7 }], "REFUSED_STREAM: it may be sent again");
-    assert_eq!(reset(&stage.seen(reader)), None, "who reads slowly keeps its stream");
-    stage.lose(reader);
+    for &reader in &readers {
+        assert_eq!(reset(&stage.seen(reader)), None, "who holds no more than others keeps its stream");
+    }
+    stage.lose(readers[0]);
     stage.get(client, BOTH);
     assert_eq!(stage.requests(wire).len(), 1, "taken again at {} bytes", stage.core.in_use().2);
 }
 
 #[test]
+fn the_address_that_holds_most_is_sent_away_and_nobody_is_refused() {
+    let mut stage = Stage::new(Limits { held_bytes: 400_000, ..Limits::default() });
+    let bad = Ipv4Addr::new(10, 9, 9, 9);
+    let client = stage.client(WIDE);
+    // Larger than any connection of the other address at first, but alone.
+    let innocent = hold(&mut stage, 90_000);
+    let readers: Vec<_> = [50_000, 60_000, 60_000].map(|count| (stage.client_from(bad, 0), count)).to_vec();
+    for &(reader, count) in &readers {
+        hold_for(&mut stage, reader, count);
+    }
+    let gone = |stage: &mut Stage, reader| stage.seen(reader).iter().any(|event| matches!(event, Event::GoAway { code: 11, .. }));
+    assert_eq!(readers.iter().filter(|&&(reader, _)| gone(&mut stage, reader)).count(), 0, "{}", stage.core.in_use().2);
+    hold_for(&mut stage, readers[2].0, 25_000);
+    assert!(stage.core.in_use().2 <= 280_000, "{}", stage.core.in_use().2);
+    let left: Vec<_> = readers.iter().map(|&(reader, _)| gone(&mut stage, reader)).collect();
+    assert_eq!(left, [false, false, true], "the largest goes, and it was enough");
+    assert!(!gone(&mut stage, innocent));
+    let stream = stage.get(client, BOTH);
+    assert_eq!(reset(&stage.seen(client)), None, "stream {stream} is taken");
+}
+
+#[test]
+fn what_sockets_do_not_take_and_heads_that_wait_count_as_held() {
+    let mut stage = Stage::new(Limits { held_bytes: 100_000, ..Limits::default() });
+    stage.doors = [Door::Hangs; 3];
+    let client = stage.client(WIDE);
+    let long = "x".repeat(30_000);
+    for _ in 0..3 {
+        stage.ask_with(client, &[("x-long", &long)]);
+    }
+    stage.pass(Duration::from_secs(1));
+    assert_eq!(stage.core.in_use().2, 0, "nothing of it is a body");
+    let events = stage.seen(client);
+    assert!(events.iter().any(|event| matches!(event, Event::GoAway { code: 11, .. })), "{events:?}");
+}
+
+#[test]
 fn above_all_of_held_bytes_those_who_do_not_read_lose_and_nobody_else() {
     let mut stage = Stage::new(Limits { held_bytes: 200_000, ..Limits::default() });
-    let quick = stage.client(WIDE);
+    let (quick, late) = (stage.client(WIDE), stage.client(0));
     let stream = stage.get(quick, BOTH);
+    stage.get(late, BOTH);
     let wire = stage.to_server(0)[0];
-    let arrived = stage.requests(wire)[0].0;
-    stage.reply(wire, arrived, &OK, false);
-    let reader = hold(&mut stage, 250_000);
-    assert_eq!(reset(&stage.seen(reader)), Some(11), "ENHANCE_YOUR_CALM");
-    assert_eq!(stage.core.in_use().2, 0);
-    stage.send(wire, arrived, &[8; 300_000], true);
+    let arrived: Vec<_> = stage.requests(wire).iter().map(|request| request.0).collect();
+    for &arrived in &arrived {
+        stage.reply(wire, arrived, &OK, false);
+    }
+    for _ in 0..4 {
+        hold(&mut stage, 45_000);
+    }
+    stage.send(wire, arrived[1], &[9; 20_000], false);
+    assert_eq!(reset(&stage.seen(late)), Some(11), "ENHANCE_YOUR_CALM");
+    stage.send(wire, arrived[0], &[8; 300_000], true);
     assert_eq!(body(&stage.seen(quick), stream).len(), 300_000);
 }
 
@@ -85,10 +135,10 @@ fn a_full_queue_is_overloaded_and_who_left_it_makes_room() {
 fn a_shard_takes_so_many_clients_and_one_more_when_one_has_left() {
     let mut stage = Stage::new(Limits { client_conns: 3, ..Limits::default() });
     let clients = [stage.client(WIDE), stage.client(WIDE), stage.client(WIDE)];
-    assert_eq!(stage.core.handle_accepted(stage.now), None);
+    assert_eq!(stage.core.handle_accepted(None, stage.now), None);
     stage.lose(clients[1]);
-    assert!(stage.core.handle_accepted(stage.now).is_some());
-    assert_eq!(stage.core.handle_accepted(stage.now), None);
+    assert!(stage.core.handle_accepted(None, stage.now).is_some());
+    assert_eq!(stage.core.handle_accepted(None, stage.now), None);
 }
 
 #[test]

@@ -470,19 +470,6 @@ fn a_peer_that_came_back_gets_its_share_again() {
 }
 
 #[test]
-fn a_shard_without_memory_takes_it_from_those_who_do_not_read() {
-    let mut stage = Stage::new(Limits { held_bytes: 64 * 1_024, ..Limits::default() });
-    let client = stage.client(0);
-    let stream = stage.get(client, BOTH);
-    let wire = stage.to_server(0)[0];
-    stage.reply(wire, 1, &OK, false);
-    stage.send(wire, 1, &pattern(100_000), false);
-    let events = stage.seen(client);
-    assert_eq!(reset(&events), Some(11), "stream {stream} is reset");
-    assert_eq!(stage.core.in_use().2, 0);
-}
-
-#[test]
 fn a_reader_that_stopped_reading_loses_its_stream() {
     let mut stage = stage();
     let client = stage.client(1_000);

@@ -36,10 +36,21 @@ impl Raw {
 
     /// Opens a stream; `end` when no body follows.
     pub async fn open(&self, method: Method, path: &str, headers: HeaderMap, end: bool) -> (ResponseFuture, SendStream<Bytes>) {
+        self.try_open(method, path, headers, end).await.unwrap()
+    }
+
+    /// The same on a connection that may be over.
+    pub async fn try_open(
+        &self,
+        method: Method,
+        path: &str,
+        headers: HeaderMap,
+        end: bool,
+    ) -> Result<(ResponseFuture, SendStream<Bytes>), h2::Error> {
         let uri = format!("https://{}{path}", self.authority);
         let mut request = Request::builder().method(method).uri(uri).body(()).unwrap();
         request.headers_mut().extend(headers);
-        self.send.clone().ready().await.unwrap().send_request(request, end).unwrap()
+        self.send.clone().ready().await?.send_request(request, end)
     }
 
     /// Cuts the connection, without a word.

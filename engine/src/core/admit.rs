@@ -182,11 +182,6 @@ impl Core {
         Ok(())
     }
 
-    /// Is the shard short of memory for bodies?
-    pub(super) fn is_full(&self) -> bool {
-        self.blocks.in_use() > self.limits.held_bytes / 5 * 4
-    }
-
     /// Keeps a used-up head for the next message.
     pub(super) fn give_head(&mut self, mut head: HeaderBlock) {
         let memory = head.retained();

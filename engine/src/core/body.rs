@@ -112,6 +112,11 @@ impl Holding {
         self.kept
     }
 
+    /// Memory held, by the block.
+    pub(crate) fn held(&self) -> usize {
+        self.chunks.len() * BLOCK_LEN
+    }
+
     /// Copies `bytes` behind what is held.
     pub(crate) fn push(&mut self, mut bytes: &[u8], blocks: &mut Blocks, copied: &mut Copied) {
         if self.chunks.capacity() == 0 {

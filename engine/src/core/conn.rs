@@ -12,6 +12,7 @@ use super::exchange::Side;
 use super::http1::Http1;
 use super::outbox::{Buffers, Outbox};
 use super::pool::Lane;
+use super::source::Source;
 use super::streams::Streams;
 use super::{ExchangeKey, ServerSlot};
 use crate::config::Limits;
@@ -104,6 +105,8 @@ pub struct Conn {
     pub(crate) idle_frames: Budget,
     /// WINDOW_UPDATEs that are paid for by DATA we sent.
     pub(crate) paid_updates: u32,
+    /// Where a client came from.
+    pub(crate) source: Option<Source>,
     resets: Vec<u32>,
     next_reset: usize,
     /// The closed stream that was last told so.
@@ -146,6 +149,7 @@ impl Conn {
             reset_budget: Budget::full(reset_rate(role, limits), now),
             idle_frames: Budget::full(limits.idle_frames, now),
             paid_updates: 0,
+            source: None,
             resets: Vec::new(),
             next_reset: 0,
             told_closed: 0,
@@ -319,6 +323,12 @@ impl Conn {
         } else {
             Unknown::Closed
         }
+    }
+
+    /// Bytes held for it, those in blocks not counted.
+    pub(crate) fn held(&self) -> usize {
+        let unread = self.inbound.as_ref().map_or(0, Inbound::held) + self.http1.as_deref().map_or(0, Http1::unread);
+        self.out.held() + unread
     }
 
     /// Frees what only a busy connection needs.

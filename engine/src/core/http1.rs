@@ -56,7 +56,8 @@ impl Http1 {
         }
     }
 
-    fn unread(&self) -> usize {
+    /// Bytes that came and were not read yet.
+    pub(crate) fn unread(&self) -> usize {
         self.buffer.len() - self.start
     }
 
@@ -160,7 +161,15 @@ impl Core {
     }
 
     fn read_body(&mut self, key: ConnKey, exchange: ExchangeKey, mut body: Body, input: &mut &[u8]) -> bool {
-        let piece = match body.poll(input) {
+        let polled = body.poll(input);
+        for _ in 0..body.take_tiny() {
+            let (limits, now) = (&self.limits, self.now);
+            if self.conns.get_mut(key).is_some_and(|conn| conn.take_idle_frame(limits, now).is_err()) {
+                self.close_conn(key, Reason::ENHANCE_YOUR_CALM);
+                return false;
+            }
+        }
+        let piece = match polled {
             Ok(Some(piece)) => piece,
             Ok(None) => {
                 self.keep_body(key, body);

@@ -25,7 +25,9 @@ mod lost;
 mod outbox;
 mod pool;
 mod receive;
+mod relief;
 pub(crate) mod slab;
+mod source;
 mod streams;
 mod tick;
 #[cfg(test)]
@@ -50,6 +52,7 @@ use slab::Slab;
 pub(crate) use budget::Budget;
 pub use budget::Rate;
 pub use slab::Key;
+pub use source::Source;
 
 /// Names a connection of a shard.
 pub type ConnKey = Key<Conn>;
@@ -186,6 +189,9 @@ pub struct Core {
     draining: Option<tick::Drain>,
     counters: Counters,
     next_downstream_tick: Instant,
+    /// Bytes held beside the blocks, as counted at the last tick.
+    held_beside: usize,
+    next_relief: Instant,
 }
 
 impl Core {
@@ -215,19 +221,23 @@ impl Core {
             draining: None,
             counters: Counters::default(),
             next_downstream_tick: now,
+            held_beside: 0,
+            next_relief: now,
         };
         core.take_snapshot();
         core
     }
 
     /// A client connected; its TLS handshake begins. `None` when the shard has as many as it may.
-    pub fn handle_accepted(&mut self, now: Instant) -> Option<ConnKey> {
+    pub fn handle_accepted(&mut self, source: Option<Source>, now: Instant) -> Option<ConnKey> {
         self.now = now;
         if self.clients >= self.limits.client_conns || self.draining.is_some() {
             return None;
         }
         self.clients += 1;
-        Some(self.conns.insert(Conn::new(Role::Downstream, &self.limits, now)))
+        let mut conn = Conn::new(Role::Downstream, &self.limits, now);
+        conn.source = source;
+        Some(self.conns.insert(conn))
     }
 
     /// TLS is done. Servers are spoken to in HTTP/2 only.
@@ -314,6 +324,7 @@ impl Core {
     fn after_event(&mut self) {
         self.reset_abandoned();
         self.serve_ready();
+        self.relieve();
     }
 
     fn mark_dirty(&mut self, key: ConnKey) {

@@ -66,12 +66,19 @@ pub(crate) struct Outbox {
     /// Bytes ever put, and ever drained: `drained <= put`.
     put: u64,
     drained: u64,
+    /// Bytes drained that the kernel has not taken yet.
+    leaving: usize,
 }
 
 impl Outbox {
     /// Plaintext bytes waiting.
     pub(crate) fn len(&self) -> usize {
         self.frames.len() + self.woven_len
+    }
+
+    /// Bytes held here and on their way to the kernel, those in blocks not counted.
+    pub(crate) fn held(&self) -> usize {
+        self.frames.len() + self.leaving
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -161,6 +168,7 @@ impl Outbox {
 
     /// Hands everything to `sink` in order, and is empty.
     pub(crate) fn drain(&mut self, buffers: &mut Buffers, blocks: &mut Blocks, mut sink: impl FnMut(&[u8])) {
+        self.leaving += self.len();
         let mut from = 0;
         for (at, chunk) in self.woven.drain(..) {
             sink(&self.frames[from..at]);
@@ -185,6 +193,7 @@ impl Outbox {
 
     /// What was drained has been taken by the kernel; its credits, to be returned through [`Outbox::return_credits`].
     pub(crate) fn take_credits(&mut self) -> Vec<Credit> {
+        self.leaving = 0;
         std::mem::take(&mut self.leaving_credits)
     }
 
@@ -202,6 +211,7 @@ impl Outbox {
             blocks.give(chunk.block);
         }
         self.woven_len = 0;
+        self.leaving = 0;
         self.open_data = None;
         buffers.give(std::mem::take(&mut self.frames));
         self.waiting_credits = Vec::new();

@@ -40,6 +40,7 @@ impl Core {
             self.next_downstream_tick = now + IDLE_TICK;
             self.tick_clients();
             self.tick_exchanges();
+            self.count_held();
         }
         self.tick_drain();
         self.after_event();

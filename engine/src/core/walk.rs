@@ -146,7 +146,7 @@ impl Scene {
         let routes = Publisher::new(static_routes::parse(ROUTES).unwrap());
         let now = Instant::now();
         let mut core = Core::new(Limits::default(), routes.reader(), 1, now);
-        let client = core.handle_accepted(now).unwrap();
+        let client = core.handle_accepted(None, now).unwrap();
         let mut scene = Self { core, now, conn: client, is_greeted: false, other: Other::Client, _routes: routes };
         if other == Other::Client && state == State::Connecting {
             return scene;

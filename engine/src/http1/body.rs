@@ -1,4 +1,7 @@
 //! A request body: from bytes to pieces, by its framing.
+//!
+//! What always holds: every byte of input is taken once; no piece is empty; nothing behind the end of the body is touched; at most
+//! [`TRAILERS`] bytes are held, and no byte of the body is.
 
 use super::head::Framing;
 
@@ -6,6 +9,8 @@ use super::head::Framing;
 const SIZE_DIGITS: u32 = 10;
 /// Bytes of chunk extensions over one body: nobody uses them, and they cost a byte of line each.
 const EXTENSIONS: usize = 1_024;
+/// A chunk below this carries less than its frame.
+const TINY: u64 = 9;
 /// Bytes of the trailer section.
 const TRAILERS: usize = 8 * 1_024;
 
@@ -56,6 +61,8 @@ pub(crate) struct Body {
     expect: Expect,
     extensions: usize,
     trailers: Vec<u8>,
+    /// Chunks below [`TINY`] since somebody last asked.
+    tiny: u32,
 }
 
 impl Body {
@@ -65,7 +72,7 @@ impl Body {
             Framing::Length(length) => Expect::Plain(length),
             Framing::Chunked => Expect::Size { value: 0, digits: 0 },
         };
-        Self { expect, extensions: 0, trailers: Vec::new() }
+        Self { expect, extensions: 0, trailers: Vec::new(), tiny: 0 }
     }
 
     /// Has every byte of a body of known length come?
@@ -76,6 +83,11 @@ impl Body {
     /// The trailer section as it came, empty line included; empty when there is none.
     pub(crate) fn trailers(&self) -> &[u8] {
         &self.trailers
+    }
+
+    /// Chunks that carried next to nothing since the last call.
+    pub(crate) fn take_tiny(&mut self) -> u32 {
+        std::mem::take(&mut self.tiny)
     }
 
     /// Takes the next piece from the front of `input`; `None` when more input is needed.
@@ -117,7 +129,10 @@ impl Body {
                 if self.extensions > EXTENSIONS { Err(BadBody) } else { Ok(Expect::Extension { value }) }
             }
             (Expect::SizeEnd { value: 0 }, b'\n') => Ok(Expect::Trailers),
-            (Expect::SizeEnd { value }, b'\n') => Ok(Expect::Chunk(value)),
+            (Expect::SizeEnd { value }, b'\n') => {
+                self.tiny += u32::from(value < TINY);
+                Ok(Expect::Chunk(value))
+            }
             (Expect::ChunkCr, b'\r') => Ok(Expect::ChunkLf),
             (Expect::ChunkLf, b'\n') => Ok(Expect::Size { value: 0, digits: 0 }),
             _ => Err(BadBody),

@@ -1,4 +1,7 @@
 //! A request head: from bytes to a header block in the form of HTTP/2.
+//!
+//! What always holds: a head whose end, or whose body's end, two readers could see in different places is refused (threats.md §1); what comes
+//! out has the pseudo-headers first, lower-case names, and no header that is about the connection.
 
 use crate::http2::hpack::{HeaderBlock, Token, valid_value};
 use crate::http2::message::valid_authority;

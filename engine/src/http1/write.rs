@@ -1,4 +1,7 @@
 //! A response: from a header block in the form of HTTP/2 to bytes of HTTP/1.1.
+//!
+//! What always holds: exactly one framing is announced, and it is the one the body is written in; a client that cannot be told where a body
+//! ends is told that the connection closes behind it.
 
 use crate::http2::hpack::{HeaderBlock, Token};
 

@@ -109,6 +109,11 @@ impl Inbound {
         Self::new(Expect::Head(0), max_block)
     }
 
+    /// Bytes of a frame or block that is not complete.
+    pub(crate) fn held(&self) -> usize {
+        self.partial.len() + self.block.len()
+    }
+
     fn new(expect: Expect, max_block: usize) -> Self {
         Self {
             expect,

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use monoio::net::TcpStream;
 
-use super::gate::{Source, Ticket};
-use crate::core::ConnKey;
+use super::gate::Ticket;
+use crate::core::{ConnKey, Source};
 use crate::tls::Session;
 
 /// A socket with its session.

@@ -33,9 +33,9 @@ use arc_swap::ArcSwap;
 use monoio::net::TcpStream;
 
 use crate::config::Config;
-use crate::core::{Action, ConnKey, Core, Destination, Ended};
+use crate::core::{Action, ConnKey, Core, Destination, Ended, Source};
 use crate::tls::{Configs, Session, server_name};
-use gate::{Gate, Source};
+use gate::Gate;
 use link::{Link, Writer};
 use mailbox::Mail;
 use state::{Flushed, Next, OFFENDER_CLOSE, State};
@@ -230,7 +230,7 @@ impl Shard {
         let (Ok(session), Ok((stream, fd))) = (session, tune(connection)) else {
             return self.shared.loads.release(self.index);
         };
-        let Some(key) = state.core.handle_accepted(now) else {
+        let Some(key) = state.core.handle_accepted(source, now) else {
             return self.shared.loads.release(self.index);
         };
         let stream = Rc::new(stream);

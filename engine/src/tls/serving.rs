@@ -33,8 +33,8 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// A default pair, and others with the names (`*.` for one label) and addresses they are for; without any, those in the certificate count. The
-    /// first that fits is taken.
+    /// A default pair, and others with the names (`*.` for one label) and addresses they are for; without any, those in the certificate count.
+    /// As in kube-apiserver, a name beats a wildcard, then a name that was given beats one from a certificate, then the first pair wins.
     pub fn new(default: &Pair, others: &[(Pair, Vec<String>)], alpn: &[&[u8]]) -> Result<Self, ConfigError> {
         let named: Arc<[Named]> = others.iter().map(|(pair, names)| Named { names: names.clone(), key: Arc::clone(&pair.0) }).collect();
         let config = |unnamed: &Arc<CertifiedKey>| {
@@ -53,7 +53,7 @@ impl Serving {
     /// How a client that came to that address is served.
     pub(crate) fn config_for(&self, address: Option<IpAddr>) -> &Arc<ServerConfig> {
         let name = address.map(|address| ServerName::from(address.to_canonical()));
-        let at = name.and_then(|name| self.named.iter().position(|named| named.is_for(&name)));
+        let at = name.and_then(|name| best(&self.named, &name));
         at.and_then(|at| self.configs.get(at)).unwrap_or(&self.default)
     }
 }
@@ -64,17 +64,46 @@ struct Named {
     key: Arc<CertifiedKey>,
 }
 
+/// How well a pair fits what a client asks for, the best first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Fit {
+    Name,
+    NameInCertificate,
+    Wildcard,
+    WildcardInCertificate,
+}
+
 impl Named {
-    fn is_for(&self, asked: &ServerName<'_>) -> bool {
+    fn fit(&self, asked: &ServerName<'_>) -> Option<Fit> {
         if self.names.is_empty() {
-            let leaf = self.key.cert.first().and_then(|leaf| ParsedCertificate::try_from(leaf).ok());
-            return leaf.is_some_and(|leaf| verify_server_name(&leaf, asked).is_ok());
+            return self.fit_of_certificate(asked);
         }
-        match asked {
-            ServerName::DnsName(asked) => self.names.iter().any(|name| name_covers(name, asked.as_ref())),
-            asked => self.names.iter().any(|name| ServerName::try_from(name.as_str()).is_ok_and(|name| name == *asked)),
-        }
+        let fit_of = |name: &String| match asked {
+            ServerName::DnsName(asked) if name_covers(name, asked.as_ref()) && name.starts_with("*.") => Some(Fit::Wildcard),
+            ServerName::DnsName(asked) => name_covers(name, asked.as_ref()).then_some(Fit::Name),
+            asked => ServerName::try_from(name.as_str()).is_ok_and(|name| name == *asked).then_some(Fit::Name),
+        };
+        self.names.iter().filter_map(fit_of).min()
     }
+
+    fn fit_of_certificate(&self, asked: &ServerName<'_>) -> Option<Fit> {
+        let leaf = ParsedCertificate::try_from(self.key.cert.first()?).ok()?;
+        verify_server_name(&leaf, asked).ok()?;
+        // A certificate does not tell which of its names it was; a wildcard is as good for a neighbour that nobody has.
+        let neighbour = match asked {
+            ServerName::DnsName(asked) => asked.as_ref().split_once('.').map(|(_, parent)| format!("mvproxy-none.{parent}")),
+            _ => None,
+        };
+        let neighbour = neighbour.and_then(|name| ServerName::try_from(name).ok());
+        let is_wildcard = neighbour.is_some_and(|neighbour| verify_server_name(&leaf, &neighbour).is_ok());
+        Some(if is_wildcard { Fit::WildcardInCertificate } else { Fit::NameInCertificate })
+    }
+}
+
+/// The place of the pair that fits best.
+fn best(named: &[Named], asked: &ServerName<'_>) -> Option<usize> {
+    let fits = named.iter().enumerate().filter_map(|(at, named)| Some((named.fit(asked)?, at)));
+    fits.min().map(|(_, at)| at)
 }
 
 /// Is `asked` what `name` says? A `*` stands for the first label.
@@ -98,7 +127,7 @@ impl ResolvesServerCert for Choice {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let Some(asked) = hello.server_name() else { return Some(Arc::clone(&self.unnamed)) };
         let asked = ServerName::try_from(asked).ok();
-        let named = asked.and_then(|asked| self.named.iter().find(|named| named.is_for(&asked)));
+        let named = asked.and_then(|asked| self.named.get(best(&self.named, &asked)?));
         Some(Arc::clone(named.map_or(&self.default, |named| &named.key)))
     }
 }

@@ -93,7 +93,7 @@ impl Yard {
 
     /// A client, connected; `None` when the core takes no more.
     pub fn accept(&mut self, protocol: Protocol) -> Option<usize> {
-        let key = self.core.handle_accepted(self.now)?;
+        let key = self.core.handle_accepted(None, self.now)?;
         self.core.handle_established(key, protocol, self.now);
         let at = self.add(key, true);
         if protocol == Protocol::Http1 {

@@ -2,11 +2,12 @@
 //!
 //! Server 0 is local and serves `mine` and `both`; servers 1 and 2 are peers and serve `theirs` and `both`.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use discovery::{Publisher, static_routes};
 use engine::Limits;
-use engine::core::{Action, ConnKey, Core, Ended, Protocol};
+use engine::core::{Action, ConnKey, Core, Ended, Protocol, Source};
 
 use super::end::{End, Event, HeadStyle, INITIAL_WINDOW, MAX_STREAMS};
 
@@ -58,9 +59,16 @@ impl Stage {
         Self { core, now, wires: Vec::new(), doors: [Door::Open; 3], server_settings, publisher }
     }
 
-    /// A client with this stream window, connected.
+    /// A client with this stream window and an address of its own, connected.
     pub fn client(&mut self, window: u32) -> usize {
-        let key = self.core.handle_accepted(self.now).expect("room for a client");
+        let nth = u32::try_from(self.wires.len()).unwrap();
+        self.client_from(Ipv4Addr::from_bits(0x0a00_0000 + nth), window)
+    }
+
+    /// The same from that address.
+    pub fn client_from(&mut self, address: Ipv4Addr, window: u32) -> usize {
+        let source = Source::from(IpAddr::V4(address));
+        let key = self.core.handle_accepted(Some(source), self.now).expect("room for a client");
         self.core.handle_established(key, Protocol::Http2, self.now);
         let at = self.add(key, None, End::client(&[(INITIAL_WINDOW, window)]));
         self.wires[at].end.grant(0, 1 << 24);
@@ -78,6 +86,14 @@ impl Stage {
     pub fn ask(&mut self, client: usize, method: &str, path: &str, end: bool) -> u32 {
         let fields = [(":method", method), (":scheme", "https"), (":authority", "stage"), (":path", path)];
         let stream = self.wires[client].end.open(&fields, end, HeadStyle::default());
+        self.run();
+        stream
+    }
+
+    /// A GET with more fields.
+    pub fn ask_with(&mut self, client: usize, more: &[(&str, &str)]) -> u32 {
+        let fields = [(":method", "GET"), (":scheme", "https"), (":authority", "stage"), (":path", "/apis/g/v1/both")];
+        let stream = self.wires[client].end.open(&[&fields, more].concat(), true, HeadStyle { parts: 4, ..HeadStyle::default() });
         self.run();
         stream
     }

@@ -118,7 +118,7 @@ impl World {
     }
 
     fn connect_client(&mut self, at: usize) {
-        let Some(key) = self.core.handle_accepted(self.now) else {
+        let Some(key) = self.core.handle_accepted(None, self.now) else {
             assert!(self.is_draining);
             self.clients[at].left = 0;
             return;

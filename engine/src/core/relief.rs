@@ -1,0 +1,90 @@
+//! Memory: what is held, for whom, and who has to go when it becomes too much.
+//!
+//! What always holds: above 80 % of `held_bytes` the address that holds most is sent away, its largest connections first, until
+//! [`ENOUGH`] is left; only when nobody stands out are new streams of everybody refused. What is in blocks is counted as it comes
+//! and goes, the rest once a second.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::conn::{Conn, Role, State};
+use super::exchange::Side;
+use super::source::Source;
+use super::{ConnKey, Core};
+use crate::http2::Reason;
+
+/// Who holds less than this part of `held_bytes` does not stand out.
+const STANDS_OUT: usize = 4;
+/// How much may be left, in tenths of `held_bytes`.
+const ENOUGH: usize = 7;
+/// Between two looks at everything that is held.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A client connection and what is held for it.
+struct Holder {
+    conn: ConnKey,
+    source: Option<Source>,
+    bytes: usize,
+}
+
+impl Core {
+    /// Is the shard short of memory?
+    pub(super) fn is_full(&self) -> bool {
+        self.held() > self.limits.held_bytes / 5 * 4
+    }
+
+    fn held(&self) -> usize {
+        self.blocks.in_use() + self.held_beside
+    }
+
+    /// Counts what is held beside the blocks: plaintext and wire bytes that a socket does not take, heads and frames that are not complete,
+    /// request heads that wait for an answer.
+    pub(super) fn count_held(&mut self) {
+        let of_conns: usize = (0..self.conns.places()).filter_map(|at| self.conns.get(self.conns.key_at(at)?)).map(Conn::held).sum();
+        let heads = |at| Some(self.exchanges.get(self.exchanges.key_at(at)?)?.request.retained());
+        let of_heads: usize = (0..self.exchanges.places()).filter_map(heads).sum();
+        self.held_beside = of_conns + of_heads;
+    }
+
+    /// Sends away who holds most while memory is short.
+    pub(super) fn relieve(&mut self) {
+        if !self.is_full() || self.now < self.next_relief {
+            return;
+        }
+        self.next_relief = self.now + PAUSE;
+        let holders = self.holders();
+        let mut by_source: HashMap<Option<Source>, usize> = HashMap::new();
+        for holder in &holders {
+            *by_source.entry(holder.source).or_default() += holder.bytes;
+        }
+        let worst = by_source.into_iter().max_by_key(|&(_, bytes)| bytes);
+        let Some((source, _)) = worst.filter(|&(_, bytes)| bytes > self.limits.held_bytes / STANDS_OUT) else { return };
+        let mut left = self.held();
+        for holder in holders.into_iter().filter(|holder| holder.source == source) {
+            if left <= self.limits.held_bytes / 10 * ENOUGH {
+                break;
+            }
+            left = left.saturating_sub(holder.bytes);
+            self.close_conn(holder.conn, Reason::ENHANCE_YOUR_CALM);
+        }
+        self.count_held();
+    }
+
+    /// Client connections and what is held for each, the largest first.
+    fn holders(&self) -> Vec<Holder> {
+        let mut bytes = vec![0; self.conns.places()];
+        for entry in (0..self.exchanges.places()).filter_map(|at| self.exchanges.get(self.exchanges.key_at(at)?)) {
+            if let Some(conn) = entry.legs[Side::Down as usize].conn {
+                bytes[conn.index()] += entry.request.retained() + entry.legs.iter().map(|leg| leg.holding.held()).sum::<usize>();
+            }
+        }
+        let holder = |at| {
+            let key = self.conns.key_at(at)?;
+            let conn = self.conns.get(key).filter(|conn| conn.role == Role::Downstream && conn.state != State::Closing)?;
+            Some(Holder { conn: key, source: conn.source, bytes: bytes[at] + conn.held() })
+        };
+        let mut holders: Vec<_> = (0..self.conns.places()).filter_map(holder).collect();
+        holders.sort_unstable_by_key(|holder| std::cmp::Reverse(holder.bytes));
+        holders
+    }
+}
