@@ -58,7 +58,13 @@ impl<'a> Certificates<'a> {
 
     /// What new connections are made with.
     pub(crate) fn configs(&self) -> Configs {
-        Configs { clients: self.serving.clone(), local: Arc::clone(&self.local.built), peer: Arc::clone(&self.peer.built) }
+        Configs {
+            clients: self.serving.clone(),
+            local: Arc::clone(&self.local.built),
+            peer: Arc::clone(&self.peer.built),
+            proxy: None,
+            peer_port: None,
+        }
     }
 
     /// Reads them again: true when something new is to be used.

@@ -12,7 +12,7 @@ use bench::Fields;
 use criterion::{Criterion, Throughput};
 use discovery::Publisher;
 use engine::Limits;
-use engine::core::{Action, ConnKey, Core, Protocol};
+use engine::core::{Action, ConnKey, Core, Port, Protocol};
 use engine::http2::hpack::{Encoder, Field};
 
 const DATA: u8 = 0;
@@ -66,7 +66,7 @@ impl World {
         let mut core = Core::new(Limits::default(), routes.reader(), 1, now);
         let (mut asking, mut answering) = (Encoder::new(), Encoder::new());
         let (request, response) = (bench::kubectl_request(), bench::apiserver_response(length));
-        let client = core.handle_accepted(None, now).unwrap();
+        let client = core.handle_accepted(Port::Clients, None, now).unwrap();
         core.handle_established(client, Protocol::Http2, now);
         core.handle_bytes(client, &client_greeting(), now);
         let mut first_request = Message::new(&mut asking, &request, 0);

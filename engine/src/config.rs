@@ -1,9 +1,11 @@
 //! Every limit of the data plane that may be changed, with its default and the reason for it.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use crate::core::Rate;
+use crate::core::Sign;
 
 /// Which kernel interface moves bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -28,6 +30,8 @@ pub enum IoDriver {
 pub struct Config {
     /// Where clients connect.
     pub bind: SocketAddr,
+    /// Where other proxies connect, if they do.
+    pub peer_bind: Option<SocketAddr>,
     /// CPUs the shards are pinned to, one shard each; `None` in place of a CPU leaves a shard unpinned.
     pub cpus: Vec<Option<usize>>,
     /// Kernel interface.
@@ -36,7 +40,12 @@ pub struct Config {
     pub files: Option<usize>,
     /// Limits of each shard.
     pub limits: Limits,
+    /// Is told what the traffic shows about servers, by the shards: it must not wait.
+    pub report: Option<Report>,
 }
+
+/// See [`Config::report`].
+pub type Report = Arc<dyn Fn(Sign) + Send + Sync>;
 
 /// Limits of one shard.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak, mpsc};
 use std::thread::JoinHandle;
@@ -14,7 +14,7 @@ use discovery::{Publisher, Reader};
 use crate::config::Config;
 use crate::core::{Core, Counters};
 use crate::shard::ring::{self, Climbed, Ring};
-use crate::shard::{self, Loads, Receiver, Shard, Shared};
+use crate::shard::{self, Listeners, Loads, Receiver, Shard, Shared};
 use crate::tls::Configs;
 
 /// How often the control thread looks whether a shard wants a tick: half the finest interval a shard asks for.
@@ -26,6 +26,7 @@ const SERVER_FILES: usize = 64;
 /// A running data plane.
 pub struct Engine {
     address: SocketAddr,
+    peer_address: Option<SocketAddr>,
     drivers: Vec<String>,
     refusals: Vec<String>,
     shared: Arc<Shared>,
@@ -67,8 +68,15 @@ impl Engine {
         if count == 0 {
             return Err(StartError("no shard to start: give at least one CPU".into()));
         }
-        let listeners = shard::bind(config.bind, count).map_err(|error| bind_error(config.bind, &error))?;
-        let address = listeners.first().and_then(|listener| listener.local_addr().ok()).unwrap_or(config.bind);
+        let (address, clients) = listen(config.bind, count, "--secure-port")?;
+        let (peer_address, peers) = match config.peer_bind {
+            Some(bind) => {
+                let (address, listeners) = listen(bind, count, "--peer-port")?;
+                (Some(address), listeners.into_iter().map(Some).collect())
+            }
+            None => (None, (0..count).map(|_| None).collect::<Vec<_>>()),
+        };
+        let listeners = clients.into_iter().zip(peers).map(|(clients, peers)| Listeners { clients, peers });
         let (mail, inboxes): (Vec<_>, Vec<_>) = (0..count)
             .map(|_| shard::mailbox())
             .collect::<io::Result<Vec<_>>>()
@@ -88,9 +96,9 @@ impl Engine {
             client_places,
         });
         let (ended_sender, ended) = mpsc::channel();
-        let mut engine = Self { address, drivers: Vec::new(), refusals: Vec::new(), shared, threads: Vec::new(), ended };
-        for (index, (listener, inbox)) in listeners.into_iter().zip(inboxes).enumerate() {
-            let seat = Seat { index, shared: engine.shared.clone(), listener, inbox, routes: routes.reader() };
+        let mut engine = Self { address, peer_address, drivers: Vec::new(), refusals: Vec::new(), shared, threads: Vec::new(), ended };
+        for (index, (listeners, inbox)) in listeners.zip(inboxes).enumerate() {
+            let seat = Seat { index, shared: engine.shared.clone(), listeners, inbox, routes: routes.reader() };
             if let Err(error) = engine.launch(seat, ended_sender.clone()) {
                 engine.drain();
                 return Err(error);
@@ -110,6 +118,11 @@ impl Engine {
         self.address
     }
 
+    /// Where peers come in, if they do.
+    pub fn peer_address(&self) -> Option<SocketAddr> {
+        self.peer_address
+    }
+
     /// What each shard runs on, a line each.
     pub fn drivers(&self) -> &[String] {
         &self.drivers
@@ -124,7 +137,11 @@ impl Engine {
     /// requests and end with their last one.
     pub fn set_tls(&self, tls: Configs) {
         let before = self.shared.tls.load();
-        let same = Arc::ptr_eq(&before.local, &tls.local) && Arc::ptr_eq(&before.peer, &tls.peer);
+        let is_same_proxy = match (&before.proxy, &tls.proxy) {
+            (Some(before), Some(now)) => Arc::ptr_eq(before, now),
+            (before, now) => before.is_none() && now.is_none(),
+        };
+        let same = Arc::ptr_eq(&before.local, &tls.local) && Arc::ptr_eq(&before.peer, &tls.peer) && is_same_proxy;
         self.shared.tls.store(Arc::new(tls));
         if !same {
             self.shared.server_tls_generation.fetch_add(1, Ordering::Relaxed);
@@ -210,7 +227,7 @@ impl Engine {
 struct Seat {
     index: usize,
     shared: Arc<Shared>,
-    listener: TcpListener,
+    listeners: Listeners,
     inbox: Receiver,
     routes: Reader,
 }
@@ -244,7 +261,7 @@ impl Seat {
         let seed = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(self.index as u64 + 1) ^ u64::from(std::process::id());
         runtime.block_on(async move {
             let core = Core::new(limits, self.routes, seed, Instant::now());
-            Shard::new(self.index, self.shared, core).run(self.listener, self.inbox).await
+            Shard::new(self.index, self.shared, core).run(self.listeners, self.inbox).await
         })
     }
 }
@@ -254,14 +271,23 @@ fn client_places(files: Option<usize>) -> usize {
     files.map_or(usize::MAX, |files| (files / 10 * 9).saturating_sub(SERVER_FILES).max(1))
 }
 
-fn bind_error(address: SocketAddr, error: &io::Error) -> StartError {
+/// One listener for each shard, and where they listen.
+fn listen(bind: SocketAddr, count: usize, port_flag: &str) -> Result<(SocketAddr, Vec<std::net::TcpListener>), StartError> {
+    let listeners = shard::bind(bind, count).map_err(|error| bind_error(bind, &error, port_flag))?;
+    let address = listeners.first().and_then(|listener| listener.local_addr().ok()).unwrap_or(bind);
+    Ok((address, listeners))
+}
+
+fn bind_error(address: SocketAddr, error: &io::Error, port_flag: &str) -> StartError {
     let fix = match error.kind() {
         io::ErrorKind::AddrInUse => {
-            "another process listens there (kube-apiserver on 0.0.0.0, or another mvproxy); stop it, or choose another --bind-address or --secure-port"
+            format!(
+                "another process listens there (kube-apiserver on 0.0.0.0, or another mvproxy); stop it, or choose another --bind-address or {port_flag}"
+            )
         }
-        io::ErrorKind::AddrNotAvailable => "no interface of this machine has the address; choose another --bind-address",
-        io::ErrorKind::PermissionDenied => "ports below 1024 need CAP_NET_BIND_SERVICE; choose another --secure-port",
-        _ => "choose another --bind-address or --secure-port",
+        io::ErrorKind::AddrNotAvailable => "no interface of this machine has the address; choose another --bind-address".into(),
+        io::ErrorKind::PermissionDenied => format!("ports below 1024 need CAP_NET_BIND_SERVICE; choose another {port_flag}"),
+        _ => format!("choose another --bind-address or {port_flag}"),
     };
     StartError(format!("cannot listen on {address}: {error}: {fix}"))
 }

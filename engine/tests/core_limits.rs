@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use discovery::{Gvr, Server, ServerId, ServerSet, Snapshot, SnapshotBuilder};
 use engine::Limits;
-use engine::core::Action;
+use engine::core::{Action, Port};
 use sim::end::Event;
 use sim::stage::{Door, Stage, body, field, reset, status};
 
@@ -86,7 +86,7 @@ fn what_sockets_do_not_take_and_heads_that_wait_count_as_held() {
     let client = stage.client(WIDE);
     let long = "x".repeat(30_000);
     for _ in 0..3 {
-        stage.ask_with(client, &[("x-long", &long)]);
+        stage.ask_for(client, BOTH, &[("x-long", &long)]);
     }
     stage.pass(Duration::from_secs(1));
     assert_eq!(stage.core.in_use().2, 0, "nothing of it is a body");
@@ -135,10 +135,10 @@ fn a_full_queue_is_overloaded_and_who_left_it_makes_room() {
 fn a_shard_takes_so_many_clients_and_one_more_when_one_has_left() {
     let mut stage = Stage::new(Limits { client_conns: 3, ..Limits::default() });
     let clients = [stage.client(WIDE), stage.client(WIDE), stage.client(WIDE)];
-    assert_eq!(stage.core.handle_accepted(None, stage.now), None);
+    assert_eq!(stage.core.handle_accepted(Port::Clients, None, stage.now), None);
     stage.lose(clients[1]);
-    assert!(stage.core.handle_accepted(None, stage.now).is_some());
-    assert_eq!(stage.core.handle_accepted(None, stage.now), None);
+    assert!(stage.core.handle_accepted(Port::Clients, None, stage.now).is_some());
+    assert_eq!(stage.core.handle_accepted(Port::Clients, None, stage.now), None);
 }
 
 #[test]

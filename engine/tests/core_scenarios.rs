@@ -133,13 +133,101 @@ fn a_response_that_began_above_goaway_is_not_asked_for_again() {
 #[test]
 fn a_lost_server_before_the_head_is_503() {
     let mut stage = stage();
-    let (client, ..) = asked(&mut stage, BOTH, 0);
-    let wire = stage.to_server(0)[0];
-    stage.lose(wire);
-    let events = stage.seen(client);
-    assert_eq!(status(&events).as_deref(), Some("503"));
-    let Event::Head { fields, .. } = &events[0] else { panic!() };
-    assert_eq!(field(fields, "retry-after"), None, "the server may have processed it");
+    let client = stage.client(WIDE);
+    for (method, path) in [("POST", BOTH), ("DELETE", BOTH), ("GET", WATCH)] {
+        stage.ask(client, method, path, true);
+        let wire = *stage.to_server(0).last().unwrap();
+        stage.lose(wire);
+        let events = stage.seen(client);
+        assert_eq!(status(&events).as_deref(), Some("503"), "{method}");
+        let Event::Head { fields, .. } = &events[0] else { panic!() };
+        assert_eq!(field(fields, "retry-after"), None, "the server may have processed it");
+    }
+}
+
+#[test]
+fn what_only_reads_is_asked_for_once_more_when_its_server_is_lost() {
+    let mut stage = stage();
+    let client = stage.client(WIDE);
+    for method in ["GET", "HEAD"] {
+        let stream = stage.ask(client, method, THEIRS, true);
+        for _ in 0..2 {
+            assert_eq!(stage.seen(client), []);
+            let wire = [stage.to_server(1), stage.to_server(2)].concat().into_iter().find(|&wire| !stage.requests(wire).is_empty());
+            stage.lose(wire.unwrap());
+        }
+        let events = stage.seen(client);
+        assert_eq!(status(&events).as_deref(), Some("503"), "stream {stream} was asked for twice");
+    }
+    stage.get(client, THEIRS);
+    let wire = |stage: &mut Stage| {
+        let wires = [stage.to_server(1), stage.to_server(2)].concat();
+        wires.into_iter().find_map(|wire| Some((wire, stage.requests(wire).first()?.0))).unwrap()
+    };
+    let (first, _) = wire(&mut stage);
+    stage.lose(first);
+    let (second, arrived) = wire(&mut stage);
+    stage.reply(second, arrived, &OK, true);
+    assert_eq!(status(&stage.seen(client)).as_deref(), Some("200"));
+}
+
+#[test]
+fn a_503_that_says_come_back_is_asked_for_elsewhere() {
+    const DOWN: [(&str, &str); 2] = [(":status", "503"), ("retry-after", "1")];
+    let mut stage = stage();
+    let client = stage.client(WIDE);
+    let ask = |stage: &mut Stage, method, path, fields: &[(&str, &str)], end| {
+        stage.ask(client, method, path, true);
+        let wire = stage.to_server(0)[0];
+        let arrived = stage.requests(wire)[0].0;
+        stage.reply(wire, arrived, fields, end);
+    };
+    ask(&mut stage, "GET", BOTH, &DOWN, false);
+    let wire = [stage.to_server(1), stage.to_server(2)].concat()[0];
+    let arrived = stage.requests(wire)[0].0;
+    let local = stage.to_server(0)[0];
+    assert!(reset(&std::mem::take(&mut stage.wires[local].events)).is_some(), "the answer is not wanted");
+    assert_eq!(stage.seen(client), []);
+    stage.reply(wire, arrived, &DOWN, true);
+    assert_eq!(status(&stage.seen(client)).as_deref(), Some("503"), "once");
+    for (method, path, fields) in [("POST", BOTH, &DOWN[..]), ("GET", "/apis/g/v1/mine", &DOWN), ("GET", BOTH, &DOWN[..1])] {
+        ask(&mut stage, method, path, fields, true);
+        assert_eq!(status(&stage.seen(client)).as_deref(), Some("503"), "{method} {path}: passed on");
+    }
+}
+
+#[test]
+fn a_request_that_was_decided_makes_no_second_hop() {
+    let mut stage = stage();
+    let (client, peer) = (stage.client(WIDE), stage.peer(WIDE));
+    for via in ["2.0 mvproxy-s1", "1.1 other, 2.0 mvproxy-s9"] {
+        for (path, expected) in [(THEIRS, "503"), (BOTH, "200")] {
+            stage.ask_for(client, path, &[("via", via)]);
+            answer_all(&mut stage);
+            assert_eq!(status(&stage.seen(client)).as_deref(), Some(expected), "{path} with {via}");
+        }
+    }
+    for (path, expected) in [(THEIRS, "503"), (BOTH, "200"), ("/apis/g/v1/unknown", "200"), ("/apis", "200")] {
+        stage.get(peer, path);
+        answer_all(&mut stage);
+        assert_eq!(status(&stage.seen(peer)).as_deref(), Some(expected), "{path} from a peer");
+    }
+    assert_eq!((stage.to_server(1), stage.to_server(2)), (vec![], vec![]));
+    stage.ask_for(client, THEIRS, &[("via", "1.1 other")]);
+    let wire = [stage.to_server(1), stage.to_server(2)].concat()[0];
+    let events = stage.seen(wire);
+    let Some(Event::Head { fields, .. }) = events.first() else { panic!("{events:?}") };
+    let via: Vec<_> = fields.iter().filter(|(name, _)| name == "via").map(|(_, value)| value.as_str()).collect();
+    assert_eq!(via, ["1.1 other", "2.0 mvproxy-s0"]);
+}
+
+/// The local server answers everything.
+fn answer_all(stage: &mut Stage) {
+    for wire in stage.to_server(0) {
+        for (arrived, ..) in stage.requests(wire) {
+            stage.reply(wire, arrived, &OK, true);
+        }
+    }
 }
 
 #[test]
@@ -295,10 +383,11 @@ fn a_hung_server_is_dead_within_six_seconds() {
     assert_eq!(stage.seen(client), []);
     // Under suspicion it gets no new requests.
     stage.get(client, BOTH);
+    stage.ask(client, "POST", "/apis/g/v1/mine", true);
     stage.pass(Duration::from_secs(1));
-    assert_eq!(status(&stage.seen(client)).as_deref(), Some("503"));
+    assert_eq!(status(&stage.seen(client)).as_deref(), Some("503"), "nobody else has it");
     let peers = [stage.to_server(1), stage.to_server(2)].concat();
-    assert_eq!(stage.requests(peers[0]).len(), 1);
+    assert_eq!(peers.iter().map(|&at| stage.requests(at).len()).sum::<usize>(), 2, "the new one, and the one that only reads");
 }
 
 #[test]
@@ -445,7 +534,8 @@ fn an_idle_connection_is_no_proof_that_a_hung_server_lives() {
     stage.seen(client);
     stage.get(client, BOTH);
     let peers = [stage.to_server(1), stage.to_server(2)].concat();
-    assert_eq!(peers.iter().map(|&at| stage.requests(at).len()).sum::<usize>(), 1, "the next request goes straight to a peer");
+    let asked = peers.iter().map(|&at| stage.requests(at).len()).sum::<usize>();
+    assert_eq!(asked, 2, "what was lost, and the next request, go straight to a peer");
 }
 
 #[test]

@@ -62,7 +62,7 @@ const OF_GETS: &[(&str, Happen, [&str; 3])] = &[
     ("server RST_STREAM(INTERNAL_ERROR)", |scene| scene.server_resets(2), [NEVER, "reset(2) | -", "reset(2) | -"]),
     ("server GOAWAY below", |scene| scene.goaway(scene.server, 0), [NEVER, "- | goaway(0) closed again ...", "- | - ..."]),
     ("server GOAWAY above", |scene| scene.goaway(scene.server, 1_000), [NEVER, "- | - ...", "- | - ..."]),
-    ("server gone", |scene| scene.stage.lose(scene.server), [NEVER, "503 data. | closed", "reset(2) | closed"]),
+    ("server gone", |scene| scene.stage.lose(scene.server), [NEVER, "- | closed again ...", "reset(2) | closed"]),
     ("server refuses the connection", |scene| scene.stage.lose(scene.server), ["503 data. | -", NEVER, NEVER]),
     ("server 103", |scene| scene.reply(&[(":status", "103")], false), [NEVER, "103 | - ...", "reset(2) | reset(1)"]),
     ("server head", |scene| scene.reply(&OK, false), [NEVER, "200 | - ...", "reset(2) | reset(1)"]),
@@ -88,7 +88,7 @@ const OF_GETS: &[(&str, Happen, [&str; 3])] = &[
             scene.stage.wires[scene.server].is_frozen = true;
             scene.stage.pass(Duration::from_secs(67));
         },
-        [NEVER, "503 data. | closed", "reset(2) | closed"],
+        [NEVER, "504 data. | closed again", "reset(2) | closed"],
     ),
     ("drain", |scene| scene.drain(Duration::ZERO), ["goaway(0) | - ...", "goaway(0) | - ...", "goaway(0) | - ..."]),
     (

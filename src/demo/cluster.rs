@@ -148,7 +148,15 @@ fn snapshot(servers: &[(Server, Vec<Api>)], local: usize) -> Result<Snapshot, di
 /// One shard on any CPU: the demo may share a small machine with anything.
 fn config() -> Config {
     let limits = Limits { drain: DRAIN, ..Limits::default() };
-    Config { bind: (Ipv4Addr::LOCALHOST, 0).into(), cpus: vec![None], io_driver: IoDriver::Auto, files: None, limits }
+    Config {
+        bind: (Ipv4Addr::LOCALHOST, 0).into(),
+        cpus: vec![None],
+        io_driver: IoDriver::Auto,
+        files: None,
+        limits,
+        peer_bind: None,
+        report: None,
+    }
 }
 
 fn tls_configs(pki: &Pki) -> Result<tls::Configs, StartError> {
@@ -156,7 +164,7 @@ fn tls_configs(pki: &Pki) -> Result<tls::Configs, StartError> {
     let pair = tls::Pair::new(serving.cert.as_bytes(), serving.key.as_bytes(), now)?;
     let clients = tls::Serving::new(&pair, &[], tls::CLIENTS_SPEAK)?;
     let servers = || tls::client_config(pki.ca_pem().as_bytes(), None, tls::SERVERS_SPEAK, now);
-    Ok(tls::Configs { clients, local: servers()?, peer: servers()? })
+    Ok(tls::Configs { clients, local: servers()?, peer: servers()?, proxy: None, peer_port: None })
 }
 
 /// Why the cluster does not run; the text of whatever failed.

@@ -260,7 +260,15 @@ impl Plan {
 }
 
 fn config(driver: IoDriver, shards: usize, limits: Limits) -> Config {
-    Config { bind: (Ipv4Addr::LOCALHOST, 0).into(), cpus: vec![None; shards], io_driver: driver, files: None, limits }
+    Config {
+        bind: (Ipv4Addr::LOCALHOST, 0).into(),
+        cpus: vec![None; shards],
+        io_driver: driver,
+        files: None,
+        limits,
+        peer_bind: None,
+        report: None,
+    }
 }
 
 /// A fresh serving certificate, and servers of the same authority.
@@ -268,7 +276,13 @@ pub fn tls_configs(pki: &Pki) -> tls::Configs {
     let (serving, now) = (pki.serving().unwrap(), UnixTime::now());
     let pair = tls::Pair::new(serving.cert.as_bytes(), serving.key.as_bytes(), now).unwrap();
     let servers = || tls::client_config(pki.ca_pem().as_bytes(), None, tls::SERVERS_SPEAK, now).unwrap();
-    tls::Configs { clients: tls::Serving::new(&pair, &[], tls::CLIENTS_SPEAK).unwrap(), local: servers(), peer: servers() }
+    tls::Configs {
+        clients: tls::Serving::new(&pair, &[], tls::CLIENTS_SPEAK).unwrap(),
+        local: servers(),
+        peer: servers(),
+        proxy: None,
+        peer_port: None,
+    }
 }
 
 /// An address that refuses connections for as long as it is kept: bound, not listening.

@@ -28,6 +28,7 @@ struct Plan {
     prefers_local: bool,
     others: SlotSet,
     lane: Lane,
+    may_repeat: bool,
 }
 
 impl Core {
@@ -73,7 +74,7 @@ impl Core {
             return self.refuse_stream(key, stream, Reason::PROTOCOL_ERROR);
         }
         self.counters.requests += 1;
-        let plan = facts.map_or(Err(Failure::HeadTooLarge), |facts| self.plan(&head, facts));
+        let plan = facts.map_or(Err(Failure::HeadTooLarge), |facts| self.plan(key, &head, facts));
         let initial_window = self.conns.get(key).map_or(0, Conn::first_window);
         let mut exchange = Exchange::new(head, plan.as_ref().map_or(Lane::Short, |plan| plan.lane), self.now);
         exchange.is_head = facts.is_some_and(|facts| facts.is_head);
@@ -88,6 +89,7 @@ impl Core {
         if let Ok(plan) = &plan {
             exchange.prefers_local = plan.prefers_local;
             exchange.others = plan.others;
+            exchange.may_repeat = plan.may_repeat && end;
             if !end {
                 exchange.leg(Side::Up).holding.keep();
             }
@@ -114,7 +116,7 @@ impl Core {
     }
 
     /// Routes one request: the only place where the snapshot is read.
-    fn plan(&mut self, head: &HeaderBlock, facts: RequestFacts) -> Result<Plan, Failure> {
+    fn plan(&mut self, key: ConnKey, head: &HeaderBlock, facts: RequestFacts) -> Result<Plan, Failure> {
         if facts.is_connect {
             return Err(Failure::MethodNotAllowed);
         }
@@ -122,9 +124,11 @@ impl Core {
         let (Some(method), Some(path)) = (head.first(Token::METHOD), head.first(Token::PATH)) else { return Err(Failure::BadPath) };
         let target = Target::parse(method, path, &mut self.path_scratch).map_err(|_| Failure::BadPath)?;
         let lane = if target.is_long_running() { Lane::Long } else { Lane::Short };
-        match route::decide(self.routes.current(), &target, false) {
-            Verdict::Local { fallback } => Ok(Plan { prefers_local: true, others: self.slots_of(fallback), lane }),
-            Verdict::Peer(peers) => Ok(Plan { prefers_local: false, others: self.slots_of(peers), lane }),
+        let was_decided = facts.is_hop || self.conns.get(key).is_some_and(|conn| conn.is_peer);
+        let may_repeat = (facts.is_get || facts.is_head) && lane == Lane::Short;
+        match route::decide(self.routes.current(), &target, was_decided) {
+            Verdict::Local { fallback } => Ok(Plan { prefers_local: true, others: self.slots_of(fallback), lane, may_repeat }),
+            Verdict::Peer(peers) => Ok(Plan { prefers_local: false, others: self.slots_of(peers), lane, may_repeat }),
             Verdict::Refuse(refusal) => Err(refusal.into()),
         }
     }

@@ -7,7 +7,7 @@ use super::exchange::{Phase, Side};
 use super::receive::ConnResult;
 use super::{ConnKey, Core, ExchangeKey, http1};
 use crate::http2::Reason;
-use crate::http2::hpack::HeaderBlock;
+use crate::http2::hpack::{HeaderBlock, Token};
 use crate::http2::message;
 use crate::respond::Failure;
 
@@ -47,6 +47,10 @@ impl Core {
 
     fn on_response(&mut self, exchange: ExchangeKey, head: &HeaderBlock, status: u16, length: u64, end: bool) {
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
+        if status == 503 && entry.may_repeat && !entry.others.is_empty() && head.first(Token::RETRY_AFTER).is_some() {
+            // It is going down or not up yet, and says that nothing was done.
+            return self.ask_another(exchange, end);
+        }
         // Answers to HEAD, and 204 and 304, have a content-length of what is not sent (RFC 9110 §8.6).
         let bodiless = entry.is_head || status == 204 || status == 304;
         let up = entry.leg(Side::Up);

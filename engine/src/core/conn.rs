@@ -105,6 +105,8 @@ pub struct Conn {
     pub(crate) idle_frames: Budget,
     /// WINDOW_UPDATEs that are paid for by DATA we sent.
     pub(crate) paid_updates: u32,
+    /// Came in by the peer port.
+    pub(crate) is_peer: bool,
     /// Where a client came from.
     pub(crate) source: Option<Source>,
     resets: Vec<u32>,
@@ -149,6 +151,7 @@ impl Conn {
             reset_budget: Budget::full(reset_rate(role, limits), now),
             idle_frames: Budget::full(limits.idle_frames, now),
             paid_updates: 0,
+            is_peer: false,
             source: None,
             resets: Vec::new(),
             next_reset: 0,

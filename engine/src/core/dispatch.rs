@@ -9,8 +9,10 @@ use super::conn::{Conn, Role, put_headers};
 use super::exchange::{Exchange, Phase, Side};
 use super::pool::{Lane, Offer, Server, ServerSlot, SlotSet};
 use super::{Action, ConnKey, Core, Destination, ExchangeKey};
+use crate::http2::Reason;
+use crate::http2::frame;
 use crate::http2::hpack::{Field, Token};
-use crate::http2::message::forwarded_in_request;
+use crate::http2::message::{VIA_NAME, forwarded_in_request};
 use crate::respond::Failure;
 
 impl Core {
@@ -22,7 +24,6 @@ impl Core {
         }
         let snapshot = std::sync::Arc::clone(snapshot);
         self.generation = snapshot.generation();
-        self.leave_others(&snapshot);
         self.slots.clear();
         for server in snapshot.servers() {
             let known = self.servers.iter().position(|known| known.is(server));
@@ -30,14 +31,32 @@ impl Core {
             self.slots.push(slot);
         }
         self.local = self.slots.get(snapshot.local().get()).copied().unwrap_or(ServerSlot::NONE);
+        if let Some(local) = snapshot.servers().get(snapshot.local().get()) {
+            self.via = [b"2.0 ", VIA_NAME, local.id.as_str().as_bytes()].concat();
+        }
+        self.leave_others(&snapshot);
     }
 
     /// Servers that are not in the snapshot get no new requests: their connections end with what they have, and their places are free then.
     fn leave_others(&mut self, snapshot: &Snapshot) {
         for at in 0..self.servers.len() {
-            if !snapshot.servers().iter().any(|server| self.servers[at].is(server)) {
-                self.finish_conns(ServerSlot::at(at), None);
+            let left = !snapshot.servers().iter().any(|server| self.servers[at].is(server));
+            if std::mem::replace(&mut self.servers[at].left, left) == left || !left {
+                continue;
             }
+            let waiting: Vec<_> = self.servers[at].lanes.iter_mut().flat_map(|lane| std::mem::take(&mut lane.waiting)).collect();
+            self.finish_conns(ServerSlot::at(at), None);
+            for exchange in waiting {
+                self.send_elsewhere(exchange, ServerSlot::at(at));
+            }
+        }
+    }
+
+    /// Whoever still waits for that server goes to another one.
+    pub(super) fn send_elsewhere(&mut self, exchange: ExchangeKey, slot: ServerSlot) {
+        if self.exchanges.get(exchange).is_some_and(|entry| entry.phase == Phase::Waiting && entry.server == slot) {
+            self.release_server(exchange);
+            self.dispatch(exchange);
         }
     }
 
@@ -120,6 +139,9 @@ impl Core {
         let mut due = None;
         for slot in others.iter() {
             let Some(server) = self.servers.get(usize::from(slot.0)) else { continue };
+            if server.left {
+                continue;
+            }
             if !server.is_down() {
                 healthy.insert(slot);
             } else if server.is_due(now) {
@@ -255,6 +277,7 @@ impl Core {
             }
             if to_peer {
                 encoder.field(Field::of(Token::PEER_PROXIED, b"true"), out);
+                encoder.field(Field::of(Token::VIA, &self.via), out);
             }
         });
         self.mark_dirty(key);
@@ -275,6 +298,7 @@ impl Core {
             return;
         }
         let server = entry.server;
+        let left = self.servers.get(usize::from(server.0)).is_none_or(|server| server.left);
         entry.refused_by = entry.leg(Side::Up).conn;
         self.release_server(exchange);
         self.detach_up(exchange);
@@ -283,19 +307,40 @@ impl Core {
         let replayable = holding.is_keeping() || holding.kept() == 0;
         if !replayable {
             // The client may send it again itself: that is what the code says (RFC 9113 §8.7).
-            self.reset_leg(exchange, Side::Down, crate::http2::Reason::REFUSED_STREAM);
+            self.reset_leg(exchange, Side::Down, Reason::REFUSED_STREAM);
             self.settle(exchange);
             return;
         }
         // The same server may take it on another connection.
         if server == local {
             entry.prefers_local = true;
-        } else {
+        } else if !left {
             entry.others.insert(server);
         }
         entry.phase = Phase::Waiting;
         let up = entry.leg(Side::Up);
         up.holding.rewind();
+        (up.recv_end, up.send_end, up.closed) = (false, false, false);
+        self.counters.retried += 1;
+        self.dispatch(exchange);
+    }
+
+    /// The server will not answer, and another one may: its answer is dropped. `ended`: all of it came.
+    pub(super) fn ask_another(&mut self, exchange: ExchangeKey, ended: bool) {
+        let Some(entry) = self.exchanges.get_mut(exchange) else { return };
+        entry.may_repeat = false;
+        let (conn, stream) = (entry.leg(Side::Up).conn, entry.leg(Side::Up).stream);
+        if let Some(key) = conn.filter(|_| !ended) {
+            if let Some(conn) = self.conns.get_mut(key) {
+                conn.remember_reset(stream);
+            }
+            self.write(key, |out| frame::put_reset(out, stream, Reason::CANCEL));
+        }
+        self.release_server(exchange);
+        self.detach_up(exchange);
+        let Some(entry) = self.exchanges.get_mut(exchange) else { return };
+        entry.phase = Phase::Waiting;
+        let up = entry.leg(Side::Up);
         (up.recv_end, up.send_end, up.closed) = (false, false, false);
         self.counters.retried += 1;
         self.dispatch(exchange);

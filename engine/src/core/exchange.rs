@@ -88,6 +88,8 @@ pub(crate) struct Exchange {
     /// Servers that may answer beside it, those already asked taken out.
     pub(crate) others: SlotSet,
     pub(crate) attempts: u8,
+    /// May it be asked once more although a server may have begun? Only what reads, and ends.
+    pub(crate) may_repeat: bool,
     pub(crate) server: ServerSlot,
     /// The connection that did not take it.
     pub(crate) refused_by: Option<ConnKey>,
@@ -113,6 +115,7 @@ impl Exchange {
             prefers_local: false,
             others: SlotSet::default(),
             attempts: 0,
+            may_repeat: false,
             server: ServerSlot::NONE,
             refused_by: None,
             head_mark: 0,

@@ -15,6 +15,8 @@
 //! | server's body malformed or shorter than announced | response begun | RST_STREAM(INTERNAL_ERROR) |
 //! | no response head in 65 s | not long-running | 504; RST_STREAM(CANCEL) to the server |
 //! | server gone | head not sent, or above GOAWAY's last id | retried, as REFUSED_STREAM |
+//! | server gone | no response head, GET or HEAD that ends by itself | asked once more; then 503 |
+//! | server says 503 with Retry-After | the same, and another server has it | asked there |
 //! | server gone | no response head | 503 |
 //! | server gone | response begun | RST_STREAM(INTERNAL_ERROR) |
 
@@ -23,7 +25,7 @@ use super::conn::{Role, State, Unknown};
 use super::exchange::{Phase, Side};
 use super::pool::Lane;
 use super::receive::ConnResult;
-use super::{ConnKey, Core, Ended, ExchangeKey};
+use super::{Action, ConnKey, Core, Ended, ExchangeKey, Sign};
 use crate::http2::Reason;
 use crate::http2::frame;
 use crate::respond::Failure;
@@ -260,12 +262,17 @@ impl Core {
         let Some(conn) = self.conns.get_mut(key) else { return };
         let side = conn.side();
         let on_wire = conn.state != State::Connecting;
+        let conn_was_open = conn.state == State::Open;
         let running: Vec<_> = conn.streams.iter().map(|(_, exchange)| exchange).collect();
         if let Role::Upstream { server: slot, lane } = conn.role
             && conn.state != State::Closing
             && let Some(server) = self.servers.get_mut(usize::from(slot.0))
         {
             server.forget(key);
+            // A GOAWAY proves nothing: any client can cause one. An end without one is how a server looks that starts anew.
+            if slot == self.local && conn_was_open && ended == Ended::Lost {
+                self.actions.push_back(Action::Report(Sign::LocalLost));
+            }
             if !on_wire || ended == Ended::Unreachable {
                 self.on_server_unreachable(slot);
             } else {
@@ -295,7 +302,8 @@ impl Core {
         let mark = entry.head_mark;
         let answering = entry.phase == Phase::Answering;
         let unsent = self.conns.get(key).is_some_and(|conn| !conn.out.has_left(mark));
-        if unsent && !answering {
+        let repeats = !answering && !unsent && std::mem::take(&mut entry.may_repeat);
+        if (unsent && !answering) || repeats {
             self.retry(exchange);
         } else if answering {
             self.unlink(exchange, Side::Up);
@@ -314,17 +322,17 @@ impl Core {
         let gone = !server.has_open_conn(&self.conns);
         if gone {
             server.down_until = Some(until);
+            self.actions.push_back(Action::Report(Sign::Unreachable(server.address)));
+            if slot == self.local {
+                self.actions.push_back(Action::Report(Sign::LocalLost));
+            }
         }
         let hopeless = server.lanes.iter_mut().filter(|lane| gone || lane.is_hopeless(&self.conns));
         let waiting: Vec<_> = hopeless.flat_map(|lane| std::mem::take(&mut lane.waiting)).collect();
         // A connection under suspicion, and no new one to be had: the server is gone.
         let suspects: Vec<_> = server.lanes.iter().filter(|_| gone).flat_map(|lane| lane.conns.iter().copied()).collect();
         for exchange in waiting {
-            let still_waits = |entry: &super::Exchange| entry.phase == Phase::Waiting && entry.server == slot;
-            if self.exchanges.get(exchange).is_some_and(still_waits) {
-                self.release_server(exchange);
-                self.dispatch(exchange);
-            }
+            self.send_elsewhere(exchange, slot);
         }
         if !gone {
             self.serve_waiting_anyhow(slot, Lane::Short);

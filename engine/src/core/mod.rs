@@ -66,6 +66,17 @@ pub enum Destination {
     Local,
     /// Another apiserver of the cluster.
     Peer,
+    /// The peer port of the proxy in front of one.
+    Proxy,
+}
+
+/// Where somebody came in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Port {
+    /// The port of clients.
+    Clients,
+    /// The port of other proxies, who have shown a front-proxy certificate: what they send was decided already.
+    Peers,
 }
 
 /// What the IO side is asked to do.
@@ -80,6 +91,8 @@ pub enum Action {
         /// To whom.
         destination: Destination,
     },
+    /// Tell who looks after the servers.
+    Report(Sign),
     /// Go on reading, if reading was held back.
     Read {
         /// Where.
@@ -100,6 +113,15 @@ pub enum Action {
         /// Which one; the name means nothing afterwards.
         conn: ConnKey,
     },
+}
+
+/// What the traffic shows about a server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sign {
+    /// A connection to the local server was refused, or ended without a GOAWAY: what comes back may be another one.
+    LocalLost,
+    /// No connection to this address can be had.
+    Unreachable(SocketAddr),
 }
 
 /// What a client speaks.
@@ -171,6 +193,8 @@ pub struct Core {
     /// Snapshot index -> slot.
     slots: Vec<ServerSlot>,
     local: ServerSlot,
+    /// What a hop to a peer has as its `via`.
+    via: Vec<u8>,
     clients: usize,
     /// HTTP/1.1 connections whose request was answered, and where the next one may wait.
     ready: VecDeque<ConnKey>,
@@ -207,6 +231,7 @@ impl Core {
             servers: Vec::new(),
             slots: Vec::new(),
             local: ServerSlot::NONE,
+            via: Vec::new(),
             clients: 0,
             ready: VecDeque::new(),
             dirty: Vec::new(),
@@ -229,7 +254,7 @@ impl Core {
     }
 
     /// A client connected; its TLS handshake begins. `None` when the shard has as many as it may.
-    pub fn handle_accepted(&mut self, source: Option<Source>, now: Instant) -> Option<ConnKey> {
+    pub fn handle_accepted(&mut self, port: Port, source: Option<Source>, now: Instant) -> Option<ConnKey> {
         self.now = now;
         if self.clients >= self.limits.client_conns || self.draining.is_some() {
             return None;
@@ -237,6 +262,7 @@ impl Core {
         self.clients += 1;
         let mut conn = Conn::new(Role::Downstream, &self.limits, now);
         conn.source = source;
+        conn.is_peer = port == Port::Peers;
         Some(self.conns.insert(conn))
     }
 

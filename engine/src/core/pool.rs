@@ -151,13 +151,15 @@ pub(crate) struct Server {
     pub(crate) lanes: [Pool; 2],
     /// No connection attempt before this, because the last one failed.
     pub(crate) down_until: Option<Instant>,
+    /// It is in no snapshot any more.
+    pub(crate) left: bool,
     /// Exchanges that were given to it and have not ended.
     pub(crate) active: usize,
 }
 
 impl Server {
     pub(crate) fn new(id: ServerId, address: SocketAddr) -> Self {
-        Self { id, address, lanes: Default::default(), down_until: None, active: 0 }
+        Self { id, address, lanes: Default::default(), down_until: None, left: false, active: 0 }
     }
 
     pub(crate) fn lane(&mut self, lane: Lane) -> &mut Pool {

@@ -181,11 +181,14 @@ impl Core {
                 self.write(key, |out| frame::put_ping(out, false, *b"mvproxy?"));
             }
             Some(sent) if soon - sent >= self.limits.dead_after => {
-                let role = conn.role;
-                self.close_conn(key, Reason::NO_ERROR);
-                if let Role::Upstream { server, .. } = role {
-                    self.on_server_unreachable(server);
+                // What was asked of it goes elsewhere, so it has to be known as down before.
+                if let Role::Upstream { server: slot, .. } = conn.role {
+                    if let Some(server) = self.servers.get_mut(usize::from(slot.0)) {
+                        server.forget(key);
+                    }
+                    self.on_server_unreachable(slot);
                 }
+                self.close_conn(key, Reason::NO_ERROR);
             }
             Some(sent) if soon - sent >= self.limits.suspect_after && !conn.suspect => {
                 conn.suspect = true;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use discovery::{Publisher, static_routes};
 
 use super::conn::State;
-use super::{Action, ConnKey, Core, Ended, Protocol};
+use super::{Action, ConnKey, Core, Ended, Port, Protocol};
 use crate::config::Limits;
 use crate::http2::frame::PREFACE;
 
@@ -146,7 +146,7 @@ impl Scene {
         let routes = Publisher::new(static_routes::parse(ROUTES).unwrap());
         let now = Instant::now();
         let mut core = Core::new(Limits::default(), routes.reader(), 1, now);
-        let client = core.handle_accepted(None, now).unwrap();
+        let client = core.handle_accepted(Port::Clients, None, now).unwrap();
         let mut scene = Self { core, now, conn: client, is_greeted: false, other: Other::Client, _routes: routes };
         if other == Other::Client && state == State::Connecting {
             return scene;

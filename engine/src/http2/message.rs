@@ -5,6 +5,9 @@ use super::hpack::{Field, HeaderBlock, Token};
 /// Body length that is not known from the head.
 pub(crate) const UNKNOWN_LENGTH: u64 = u64::MAX;
 
+/// What every hop to a peer has in its `via`, in front of the id of the server whose proxy sent it.
+pub(crate) const VIA_NAME: &[u8] = b"mvproxy-";
+
 /// Why a message is refused: a stream error PROTOCOL_ERROR (RFC 9113 §8.1.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Malformed;
@@ -15,11 +18,14 @@ pub(crate) struct RequestFacts {
     pub(crate) content_length: u64,
     pub(crate) is_head: bool,
     pub(crate) is_connect: bool,
+    pub(crate) is_get: bool,
+    /// A `via` names a proxy of our kind: it was decided already.
+    pub(crate) is_hop: bool,
 }
 
 /// Checks a request head.
 pub(crate) fn check_request(block: &HeaderBlock) -> Result<RequestFacts, Malformed> {
-    let mut facts = RequestFacts { content_length: UNKNOWN_LENGTH, is_head: false, is_connect: false };
+    let mut facts = RequestFacts { content_length: UNKNOWN_LENGTH, is_head: false, is_connect: false, is_get: false, is_hop: false };
     let (mut method, mut path, mut scheme, mut authority, mut host) = (false, false, false, false, false);
     let (mut regular, mut is_options, mut asterisk) = (false, false, false);
     for field in block.iter() {
@@ -37,6 +43,7 @@ pub(crate) fn check_request(block: &HeaderBlock) -> Result<RequestFacts, Malform
             }
             match field.token {
                 Token::METHOD => {
+                    facts.is_get = field.value == b"GET";
                     facts.is_head = field.value == b"HEAD";
                     facts.is_connect = field.value == b"CONNECT";
                     is_options = field.value == b"OPTIONS";
@@ -56,6 +63,7 @@ pub(crate) fn check_request(block: &HeaderBlock) -> Result<RequestFacts, Malform
         check_regular(&field)?;
         match field.token {
             Token::CONTENT_LENGTH => facts.content_length = one_length(facts.content_length, field.value)?,
+            Token::VIA => facts.is_hop |= names_a_proxy(field.value),
             // Two would be read differently by different servers.
             Token::HOST if std::mem::replace(&mut host, true) || !valid_authority(field.value) => return Err(Malformed),
             _ => {}
@@ -64,6 +72,11 @@ pub(crate) fn check_request(block: &HeaderBlock) -> Result<RequestFacts, Malform
     // `*` is OPTIONS' alone (§8.3.1).
     let complete = method && (!asterisk || is_options) && if facts.is_connect { authority } else { path && scheme };
     if complete { Ok(facts) } else { Err(Malformed) }
+}
+
+/// Does a `via` name one of our kind?
+fn names_a_proxy(via: &[u8]) -> bool {
+    via.windows(VIA_NAME.len()).any(|window| window == VIA_NAME)
 }
 
 /// Checks a response head: its status and content-length.

@@ -9,6 +9,12 @@ use socket2::{Domain, Protocol, Socket, Type};
 /// Connections that may wait to be accepted: a herd of 4,096 clients after a restart is not refused.
 const BACKLOG: i32 = 4_096;
 
+/// Where one shard listens.
+pub(crate) struct Listeners {
+    pub(crate) clients: TcpListener,
+    pub(crate) peers: Option<TcpListener>,
+}
+
 /// Binds one listener per shard.
 ///
 /// SO_REUSEPORT would let a second process of the same user share the port silently, so the port is bound once without it

@@ -8,12 +8,13 @@ use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 
 use super::sys;
+use crate::core::Port;
 
 /// What a shard can be told.
 #[derive(Debug)]
 pub(crate) enum Mail {
-    /// A client connection that another shard accepted.
-    Adopt(OwnedFd),
+    /// A connection that another shard accepted, at that port.
+    Adopt(OwnedFd, Port),
     /// Time passed.
     Tick,
     /// Stop accepting, let running requests finish, end.
@@ -26,6 +27,7 @@ const ADOPT: u8 = 1;
 const DRAIN: u8 = 2;
 const TICK: u8 = 3;
 const PANIC: u8 = 4;
+const ADOPT_PEER: u8 = 5;
 const LEN: usize = 5;
 
 /// The sending end; shared by all threads.
@@ -46,10 +48,14 @@ pub(crate) fn mailbox() -> io::Result<(Sender, Receiver)> {
 
 impl Sender {
     /// Gives a connection away; back when the mailbox is full or gone.
-    pub(crate) fn adopt(&self, connection: OwnedFd) -> Result<(), OwnedFd> {
+    pub(crate) fn adopt(&self, connection: OwnedFd, port: Port) -> Result<(), OwnedFd> {
+        let kind = match port {
+            Port::Clients => ADOPT,
+            Port::Peers => ADOPT_PEER,
+        };
         let fd = connection.into_raw_fd();
         let [a, b, c, d] = fd.to_ne_bytes();
-        match self.0.send(&[ADOPT, a, b, c, d]) {
+        match self.0.send(&[kind, a, b, c, d]) {
             Ok(LEN) => Ok(()),
             _ => Err(sys::adopt(fd)),
         }
@@ -83,7 +89,8 @@ impl Receiver {
 pub(crate) fn next(fd: RawFd) -> Option<Mail> {
     let mut message = [0; LEN];
     match (sys::receive(fd, &mut message).ok()?, message) {
-        (LEN, [ADOPT, a, b, c, d]) => Some(Mail::Adopt(sys::adopt(RawFd::from_ne_bytes([a, b, c, d])))),
+        (LEN, [ADOPT, a, b, c, d]) => Some(Mail::Adopt(sys::adopt(RawFd::from_ne_bytes([a, b, c, d])), Port::Clients)),
+        (LEN, [ADOPT_PEER, a, b, c, d]) => Some(Mail::Adopt(sys::adopt(RawFd::from_ne_bytes([a, b, c, d])), Port::Peers)),
         (LEN, [DRAIN, ..]) => Some(Mail::Drain),
         (LEN, [TICK, ..]) => Some(Mail::Tick),
         (LEN, [PANIC, ..]) => Some(Mail::Panic),

@@ -33,14 +33,14 @@ use arc_swap::ArcSwap;
 use monoio::net::TcpStream;
 
 use crate::config::Config;
-use crate::core::{Action, ConnKey, Core, Destination, Ended, Source};
+use crate::core::{Action, ConnKey, Core, Destination, Ended, Port, Source};
 use crate::tls::{Configs, Session, server_name};
 use gate::Gate;
 use link::{Link, Writer};
 use mailbox::Mail;
 use state::{Flushed, Next, OFFENDER_CLOSE, State};
 
-pub(crate) use listen::{Loads, bind};
+pub(crate) use listen::{Listeners, Loads, bind};
 pub(crate) use mailbox::{Receiver, Sender, mailbox};
 
 /// Connections accepted before other sockets get their turn.
@@ -78,7 +78,7 @@ pub(crate) struct Shard {
     draining: Cell<bool>,
     server_tls_generation: Cell<u64>,
     paused_acceptor: Cell<Option<Waker>>,
-    listener_fd: Cell<RawFd>,
+    listeners: RefCell<Vec<RawFd>>,
 }
 
 impl Shard {
@@ -92,16 +92,18 @@ impl Shard {
             draining: Cell::new(false),
             server_tls_generation: Cell::new(0),
             paused_acceptor: Cell::new(None),
-            listener_fd: Cell::new(-1),
+            listeners: RefCell::new(Vec::new()),
         })
     }
 
     /// Runs until the shard is drained. Must be the main future of the thread's runtime.
-    pub(crate) async fn run(self: Rc<Self>, listener: std::net::TcpListener, mail: Receiver) -> io::Result<()> {
-        self.listener_fd.set(listener.as_raw_fd());
-        let listener = monoio::net::TcpListener::from_std(listener)?;
+    pub(crate) async fn run(self: Rc<Self>, listeners: Listeners, mail: Receiver) -> io::Result<()> {
+        let ports = [(Some(listeners.clients), Port::Clients), (listeners.peers, Port::Peers)];
+        for (listener, port) in ports.into_iter().filter_map(|(listener, port)| Some((listener?, port))) {
+            self.listeners.borrow_mut().push(listener.as_raw_fd());
+            monoio::spawn(Self::accept(self.clone(), monoio::net::TcpListener::from_std(listener)?, port));
+        }
         let (mail, mail_fd) = mail.into_stream()?;
-        monoio::spawn(Self::accept(self.clone(), listener));
         monoio::spawn(Self::read_mail(self.clone(), mail, mail_fd));
         self.tick();
         // Polled by monoio when every ready task has run: the end of a wake-up.
@@ -157,6 +159,11 @@ impl Shard {
                 // Until then it may read why.
                 self.shared.published[self.index].hurry(state.now() + OFFENDER_CLOSE);
             }
+            Action::Report(sign) => {
+                if let Some(report) = &self.shared.config.report {
+                    report(sign);
+                }
+            }
             Action::Cut { conn } => self.state.borrow_mut().cut(conn),
             Action::Read { conn } => self.state.borrow_mut().resume_reader(conn),
             Action::Connect { conn, address, destination } => {
@@ -173,7 +180,7 @@ impl Shard {
         }
     }
 
-    async fn accept(self: Rc<Self>, listener: monoio::net::TcpListener) {
+    async fn accept(self: Rc<Self>, listener: monoio::net::TcpListener, port: Port) {
         let fd = listener.as_raw_fd();
         while listener.readable(false).await.is_ok() && !self.draining.get() {
             for _ in 0..ACCEPTS {
@@ -182,7 +189,7 @@ impl Shard {
                     break;
                 }
                 match sys::accept(fd) {
-                    Ok(connection) => self.place(connection),
+                    Ok(connection) => self.place(connection, port),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS)) => {
                         self.pause_accepting().await;
@@ -204,19 +211,19 @@ impl Shard {
     }
 
     /// Gives a new connection to the least loaded shard.
-    fn place(self: &Rc<Self>, connection: OwnedFd) {
+    fn place(self: &Rc<Self>, connection: OwnedFd, port: Port) {
         let target = self.shared.loads.reserve(self.index);
         if target == self.index {
-            return self.adopt(connection);
+            return self.adopt(connection, port);
         }
-        if let Err(connection) = self.shared.mail[target].adopt(connection) {
+        if let Err(connection) = self.shared.mail[target].adopt(connection, port) {
             self.shared.loads.keep(target, self.index);
-            self.adopt(connection);
+            self.adopt(connection, port);
         }
     }
 
     /// Takes over a client connection; its load is reserved already.
-    fn adopt(self: &Rc<Self>, connection: OwnedFd) {
+    fn adopt(self: &Rc<Self>, connection: OwnedFd, port: Port) {
         let mut state = self.state.borrow_mut();
         let now = state.now();
         let connection = std::net::TcpStream::from(connection);
@@ -225,12 +232,10 @@ impl Shard {
             return self.shared.loads.release(self.index);
         }
         let tls = self.shared.tls.load();
-        let local = if tls.clients.looks_at_addresses() { connection.local_addr().ok() } else { None };
-        let session = Session::server(tls.clients.config_for(local.map(|address| address.ip())));
-        let (Ok(session), Ok((stream, fd))) = (session, tune(connection)) else {
+        let (Some(Ok(session)), Ok((stream, fd))) = (serve(&tls, port, &connection), tune(connection)) else {
             return self.shared.loads.release(self.index);
         };
-        let Some(key) = state.core.handle_accepted(source, now) else {
+        let Some(key) = state.core.handle_accepted(port, source, now) else {
             return self.shared.loads.release(self.index);
         };
         let stream = Rc::new(stream);
@@ -254,11 +259,13 @@ impl Shard {
     fn connect(self: &Rc<Self>, key: ConnKey, address: SocketAddr, destination: Destination) {
         let tls = self.shared.tls.load();
         let tls = match destination {
-            Destination::Local => &tls.local,
-            Destination::Peer => &tls.peer,
+            Destination::Local => Some(&tls.local),
+            Destination::Peer => Some(&tls.peer),
+            Destination::Proxy => tls.proxy.as_ref(),
         };
+        let session = tls.and_then(|tls| Session::client(tls, server_name()).ok());
         let mut state = self.state.borrow_mut();
-        let (Ok(stream), Ok(session)) = (dial(address, self.shared.config.limits.connect), Session::client(tls, server_name())) else {
+        let (Ok(stream), Some(session)) = (dial(address, self.shared.config.limits.connect), session) else {
             return state.lose(key, Ended::Unreachable);
         };
         let fd = stream.as_raw_fd();
@@ -355,7 +362,7 @@ impl Shard {
         while stream.readable(false).await.is_ok() {
             while let Some(mail) = mailbox::next(fd) {
                 match mail {
-                    Mail::Adopt(connection) => self.adopt(connection),
+                    Mail::Adopt(connection, port) => self.adopt(connection, port),
                     Mail::Drain => self.drain(),
                     Mail::Tick => self.tick(),
                     #[allow(clippy::panic, reason = "what the test wants")]
@@ -368,8 +375,10 @@ impl Shard {
 
     fn drain(&self) {
         if !self.draining.replace(true) {
-            // Ends the accept task; connections the kernel still holds are refused.
-            sys::shutdown(self.listener_fd.get(), libc::SHUT_RDWR);
+            // Ends the accept tasks; connections the kernel still holds are refused.
+            for &listener in &*self.listeners.borrow() {
+                sys::shutdown(listener, libc::SHUT_RDWR);
+            }
             let mut state = self.state.borrow_mut();
             let now = state.now();
             state.core.begin_drain(now);
@@ -411,6 +420,18 @@ impl Shard {
         })
         .await;
     }
+}
+
+/// A session for who came in by that port.
+fn serve(tls: &Configs, port: Port, connection: &std::net::TcpStream) -> Option<Result<Session, crate::tls::TlsError>> {
+    let config = match port {
+        Port::Peers => tls.peer_port.as_ref()?,
+        Port::Clients => {
+            let local = if tls.clients.looks_at_addresses() { connection.local_addr().ok() } else { None };
+            tls.clients.config_for(local.map(|address| address.ip()))
+        }
+    };
+    Some(Session::server(config))
 }
 
 /// Lets everybody else run once.

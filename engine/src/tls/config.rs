@@ -5,7 +5,7 @@
 //!
 //! Each configuration has resumption secrets of its own, so replacing one on reload forgets every ticket given out under it.
 //!
-//! It deliberately does not ask for client certificates yet.
+//! It deliberately does not ask clients for certificates yet; the peer port does ([`super::peer_port_config`]).
 
 use std::fmt;
 use std::sync::Arc;
@@ -110,7 +110,7 @@ pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider { cipher_suites: SUITES.to_vec(), ..aws_lc_rs::default_provider() })
 }
 
-fn protocols(alpn: &[&[u8]]) -> Vec<Vec<u8>> {
+pub(super) fn protocols(alpn: &[&[u8]]) -> Vec<Vec<u8>> {
     alpn.iter().map(|protocol| protocol.to_vec()).collect()
 }
 
@@ -138,7 +138,7 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, ConfigError>
     Ok(chain)
 }
 
-fn roots(ca_pem: &[u8]) -> Result<RootCertStore, ConfigError> {
+pub(super) fn roots(ca_pem: &[u8]) -> Result<RootCertStore, ConfigError> {
     let mut roots = RootCertStore::empty();
     for (index, certificate) in certificates(ca_pem)?.into_iter().enumerate() {
         roots.add(certificate).map_err(|error| ConfigError::BadCertificate(index + 1, error))?;

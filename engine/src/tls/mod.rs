@@ -15,10 +15,11 @@ pub const SERVERS_SPEAK: &[&[u8]] = &[b"h2"];
 
 use std::sync::Arc;
 
-use rustls::ClientConfig;
+use rustls::{ClientConfig, ServerConfig};
 
 mod config;
 mod error;
+mod front_proxy;
 mod serving;
 mod session;
 #[cfg(test)]
@@ -27,6 +28,7 @@ mod wire;
 
 pub use config::{ConfigError, check_pair, client_config, server_config, server_name};
 pub use error::TlsError;
+pub use front_proxy::peer_port_config;
 pub use serving::{Pair, Serving};
 pub use session::{MAX_RECORD, Received, Session};
 pub use wire::WireBuf;
@@ -40,6 +42,10 @@ pub struct Configs {
     pub local: Arc<ClientConfig>,
     /// How peers are verified.
     pub peer: Arc<ClientConfig>,
+    /// The same, with our front-proxy certificate, for the peer ports of other proxies; without one they are not connected to.
+    pub proxy: Option<Arc<ClientConfig>>,
+    /// How peers are served at the peer port, if there is one.
+    pub peer_port: Option<Arc<ServerConfig>>,
 }
 
 #[cfg(feature = "seam-mark")]

@@ -21,6 +21,10 @@ impl Pair {
     pub fn new(cert_pem: &[u8], key_pem: &[u8], now: UnixTime) -> Result<Self, ConfigError> {
         Ok(Self(Arc::new(pair(cert_pem, key_pem, &provider(), now)?)))
     }
+
+    pub(super) fn key(&self) -> CertifiedKey {
+        CertifiedKey::clone(&self.0)
+    }
 }
 
 /// What clients are served with.

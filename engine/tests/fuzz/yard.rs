@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use discovery::{Publisher, Reader, static_routes};
-use engine::core::{Action, ConnKey, Core, Ended, Protocol};
+use engine::core::{Action, ConnKey, Core, Ended, Port, Protocol};
 use engine::{Limits, Rate};
 
 use super::checker::Checker;
@@ -93,7 +93,7 @@ impl Yard {
 
     /// A client, connected; `None` when the core takes no more.
     pub fn accept(&mut self, protocol: Protocol) -> Option<usize> {
-        let key = self.core.handle_accepted(None, self.now)?;
+        let key = self.core.handle_accepted(Port::Clients, None, self.now)?;
         self.core.handle_established(key, protocol, self.now);
         let at = self.add(key, true);
         if protocol == Protocol::Http1 {
@@ -199,7 +199,7 @@ impl Yard {
                     self.deliver(at, usize::MAX);
                 }
             }
-            Action::Read { .. } | Action::Blame { .. } => {}
+            Action::Read { .. } | Action::Blame { .. } | Action::Report(_) => {}
             Action::Close { conn } => {
                 if let Some(at) = self.wires.iter().rposition(|wire| wire.key == conn && wire.is_open) {
                     self.drain(at);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use discovery::{Publisher, static_routes};
 use engine::Limits;
-use engine::core::{Action, ConnKey, Core, Ended, Protocol, Source};
+use engine::core::{Action, ConnKey, Core, Ended, Port, Protocol, Source};
 
 use super::end::{End, Event, HeadStyle, INITIAL_WINDOW, MAX_STREAMS};
 
@@ -67,8 +67,16 @@ impl Stage {
 
     /// The same from that address.
     pub fn client_from(&mut self, address: Ipv4Addr, window: u32) -> usize {
-        let source = Source::from(IpAddr::V4(address));
-        let key = self.core.handle_accepted(Some(source), self.now).expect("room for a client");
+        self.arrive(Port::Clients, Source::from(IpAddr::V4(address)), window)
+    }
+
+    /// Another proxy.
+    pub fn peer(&mut self, window: u32) -> usize {
+        self.arrive(Port::Peers, Source::from(IpAddr::V4(Ipv4Addr::LOCALHOST)), window)
+    }
+
+    fn arrive(&mut self, port: Port, source: Source, window: u32) -> usize {
+        let key = self.core.handle_accepted(port, Some(source), self.now).expect("room for a client");
         self.core.handle_established(key, Protocol::Http2, self.now);
         let at = self.add(key, None, End::client(&[(INITIAL_WINDOW, window)]));
         self.wires[at].end.grant(0, 1 << 24);
@@ -91,8 +99,8 @@ impl Stage {
     }
 
     /// A GET with more fields.
-    pub fn ask_with(&mut self, client: usize, more: &[(&str, &str)]) -> u32 {
-        let fields = [(":method", "GET"), (":scheme", "https"), (":authority", "stage"), (":path", "/apis/g/v1/both")];
+    pub fn ask_for(&mut self, client: usize, path: &str, more: &[(&str, &str)]) -> u32 {
+        let fields = [(":method", "GET"), (":scheme", "https"), (":authority", "stage"), (":path", path)];
         let stream = self.wires[client].end.open(&[&fields, more].concat(), true, HeadStyle { parts: 4, ..HeadStyle::default() });
         self.run();
         stream
@@ -199,7 +207,7 @@ impl Stage {
     fn obey(&mut self) {
         while let Some(action) = self.core.poll_action() {
             match action {
-                Action::Blame { .. } => {}
+                Action::Blame { .. } | Action::Report(_) => {}
                 Action::Connect { conn, address, .. } => {
                     let server = usize::from(address.port()) - 1;
                     let mut end = End::server(&self.server_settings);
