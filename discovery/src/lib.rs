@@ -11,14 +11,20 @@
 //! What this crate does not do: it opens no socket, reads no file and no clock, and it does not decide
 //! where a request goes (the engine's `route` does). Addresses are literals; nothing here resolves names.
 
+mod allow;
+pub mod documents;
 mod gvr;
 mod handoff;
+pub mod inventory;
+pub mod leases;
+mod names;
 mod server;
 mod snapshot;
 pub mod static_routes;
 mod table;
 
+pub use allow::{AllowList, Cidr};
 pub use gvr::Gvr;
 pub use handoff::{Publisher, Reader};
 pub use server::{Server, ServerId, ServerIndex, ServerSet};
-pub use snapshot::{BuildError, Snapshot, SnapshotBuilder};
+pub use snapshot::{BuildError, Snapshot, SnapshotBuilder, Standing};

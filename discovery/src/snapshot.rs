@@ -23,6 +23,22 @@ pub struct Snapshot {
     table: Table,
     /// Each distinct set once: a cluster has a handful, so they stay in the nearest cache.
     sets: Box<[ServerSet]>,
+    /// Which of `sets` is that of resources whose servers are gone: an empty one, beside that of nobody.
+    gone: Option<u16>,
+    is_complete: bool,
+}
+
+/// Why nobody is known to serve a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// No server names it, and all were asked.
+    Unknown,
+    /// Those who served it left a moment ago.
+    Gone,
+    /// Its group-version is that of a custom resource or of an aggregated API: not this table's matter.
+    Excluded,
+    /// Some server was never asked what it serves.
+    Unasked,
 }
 
 impl Snapshot {
@@ -62,6 +78,20 @@ impl Snapshot {
         }
     }
 
+    /// Why [`Snapshot::lookup`] found nobody. Asked only then.
+    pub fn standing(&self, group: &[u8], version: &[u8], resource: &[u8]) -> Standing {
+        let found = self.table.find(Key { group, version, resource });
+        if found.is_some() && found == self.gone {
+            Standing::Gone
+        } else if self.table.find(Key { group, version, resource: b"" }).is_some() {
+            Standing::Excluded
+        } else if self.is_complete {
+            Standing::Unknown
+        } else {
+            Standing::Unasked
+        }
+    }
+
     /// Bytes that the snapshot keeps on the heap.
     pub fn heap_bytes(&self) -> usize {
         size_of_val(&*self.servers) + size_of_val(&*self.sets) + self.table.heap_bytes()
@@ -91,6 +121,9 @@ pub struct SnapshotBuilder {
     table: Table,
     /// One set per GVR, in the order they came.
     served: Vec<ServerSet>,
+    /// The place in `served` of what is gone.
+    gone: Option<u16>,
+    is_complete: bool,
 }
 
 impl SnapshotBuilder {
@@ -104,6 +137,8 @@ impl SnapshotBuilder {
             local: None,
             table: Table::new(),
             served: Vec::new(),
+            gone: None,
+            is_complete: true,
         }
     }
 
@@ -128,29 +163,69 @@ impl SnapshotBuilder {
         self.local = Some(server);
     }
 
+    /// The local server, if one was named.
+    pub fn local_index(&self) -> Option<ServerIndex> {
+        self.local
+    }
+
+    /// Says that some server was never asked what it serves.
+    pub fn incomplete(&mut self) {
+        self.is_complete = false;
+    }
+
+    /// Says that the servers of a resource are gone; one that is served stays so.
+    pub fn gone(&mut self, gvr: &Gvr) -> Result<(), BuildError> {
+        let value = match self.gone {
+            Some(value) => value,
+            None => *self.gone.insert(self.next_value()?),
+        };
+        if usize::from(value) == self.served.len() {
+            self.served.push(ServerSet::empty());
+        }
+        let [group, version, resource] = checked(gvr)?;
+        let key = Key { group, version, resource };
+        if self.table.find(key).is_none() && self.table.len() < ENTRIES_MAX {
+            self.table.insert(key, value);
+        }
+        Ok(())
+    }
+
+    /// Says that a group-version is one of custom resources or of an aggregated API.
+    pub fn exclude(&mut self, group: &str, version: &str) -> Result<(), BuildError> {
+        let gvr = Gvr::new(group, version, "");
+        if version.is_empty() {
+            return Err(BuildError::EmptyName(gvr));
+        }
+        if group.len() > NAME_MAX || version.len() > NAME_MAX {
+            return Err(BuildError::NameTooLong(gvr));
+        }
+        let key = Key { group: group.as_bytes(), version: version.as_bytes(), resource: b"" };
+        if self.table.find(key).is_none() && self.table.len() < ENTRIES_MAX {
+            let value = self.next_value()?;
+            self.served.push(ServerSet::empty());
+            self.table.insert(key, value);
+        }
+        Ok(())
+    }
+
+    /// Fails exactly when ENTRIES_MAX are there: a value has 16 bits.
+    fn next_value(&self) -> Result<u16, BuildError> {
+        u16::try_from(self.served.len()).map_err(|_| BuildError::TooManyGvrs)
+    }
+
     /// Says that these servers serve a resource, in addition to those already said to.
     pub fn serve(&mut self, gvr: &Gvr, by: ServerSet) -> Result<(), BuildError> {
         if !by.without(ServerSet::below(self.servers.len())).is_empty() {
             return Err(BuildError::UnknownServer);
         }
-        if gvr.version.is_empty() || gvr.resource.is_empty() {
-            return Err(BuildError::EmptyName(gvr.clone()));
-        }
-        let names = [&gvr.group, &gvr.version, &gvr.resource];
-        if names.iter().any(|name| name.len() > NAME_MAX) {
-            return Err(BuildError::NameTooLong(gvr.clone()));
-        }
-        let [group, version, resource] = names.map(|name| name.as_bytes());
+        let [group, version, resource] = checked(gvr)?;
         let key = Key { group, version, resource };
         if let Some(known) = self.table.find(key) {
             let set = &mut self.served[usize::from(known)];
             *set = set.union(by);
             return Ok(());
         }
-        // Fails exactly when ENTRIES_MAX are there: a value has 16 bits.
-        let Ok(value) = u16::try_from(self.served.len()) else {
-            return Err(BuildError::TooManyGvrs);
-        };
+        let value = self.next_value()?;
         self.table.insert(key, value);
         self.served.push(by);
         Ok(())
@@ -166,14 +241,16 @@ impl SnapshotBuilder {
         };
         let mut sets = Vec::new();
         let mut positions = HashMap::new();
+        let gone = self.gone;
         table.map_values(|gvr| {
-            let set = served[usize::from(gvr)];
+            let set = (served[usize::from(gvr)], Some(gvr) == gone);
             *positions.entry(set).or_insert_with(|| {
-                sets.push(set);
+                sets.push(set.0);
                 // At most as many sets as GVRs, so the last position fits.
                 u16::try_from(sets.len() - 1).unwrap_or(u16::MAX)
             })
         });
+        let gone = positions.get(&(ServerSet::empty(), true)).copied();
         table.shrink();
         let all = ServerSet::below(self.servers.len());
         Ok(Snapshot {
@@ -183,8 +260,22 @@ impl SnapshotBuilder {
             peers: all.without(ServerSet::only(local)),
             table,
             sets: sets.into(),
+            gone,
+            is_complete: self.is_complete,
         })
     }
+}
+
+/// The parts of a name that may be served.
+fn checked(gvr: &Gvr) -> Result<[&[u8]; 3], BuildError> {
+    if gvr.version.is_empty() || gvr.resource.is_empty() {
+        return Err(BuildError::EmptyName(gvr.clone()));
+    }
+    let names = [&gvr.group, &gvr.version, &gvr.resource];
+    if names.iter().any(|name| name.len() > NAME_MAX) {
+        return Err(BuildError::NameTooLong(gvr.clone()));
+    }
+    Ok(names.map(|name| name.as_bytes()))
 }
 
 /// Why a snapshot could not be built.
@@ -277,6 +368,38 @@ mod tests {
             let found = snapshot.lookup(group.as_bytes(), version.as_bytes(), resource.as_bytes());
             assert!(found.is_empty(), "{group}/{version}/{resource}");
         }
+    }
+
+    #[test]
+    fn nobody_serves_it_for_a_reason() {
+        let (mut builder, servers) = builder(2);
+        let names = |resource| Gvr::new("g", "v1", resource);
+        builder.gone(&names("left")).unwrap();
+        builder.serve(&names("served"), ServerSet::only(servers[1])).unwrap();
+        builder.gone(&names("served")).unwrap();
+        builder.gone(&names("left too")).unwrap();
+        builder.serve(&names("nobody's"), ServerSet::empty()).unwrap();
+        builder.exclude("crd.example", "v1").unwrap();
+        builder.exclude("crd.example", "v1").unwrap();
+        let snapshot = builder.build().unwrap();
+        let lookup = |group: &str, resource: &str| snapshot.lookup(group.as_bytes(), b"v1", resource.as_bytes());
+        let standing = |group: &str, resource: &str| snapshot.standing(group.as_bytes(), b"v1", resource.as_bytes());
+        assert_eq!(lookup("g", "served"), ServerSet::only(servers[1]));
+        for (group, resource, expected) in [
+            ("g", "left", Standing::Gone),
+            ("g", "left too", Standing::Gone),
+            ("g", "nobody's", Standing::Unknown),
+            ("g", "other", Standing::Unknown),
+            ("crd.example", "things", Standing::Excluded),
+            ("crd.example", "", Standing::Excluded),
+            ("g", "", Standing::Unknown),
+        ] {
+            assert!(lookup(group, resource).is_empty(), "{group} {resource}");
+            assert_eq!(standing(group, resource), expected, "{group} {resource}");
+        }
+        let (mut builder, _) = super::tests::builder(2);
+        builder.incomplete();
+        assert_eq!(builder.build().unwrap().standing(b"g", b"v1", b"other"), Standing::Unasked);
     }
 
     #[test]
