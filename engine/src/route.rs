@@ -112,7 +112,7 @@ servers:
             Verdict::Local { fallback } if fallback.is_empty() => "local".to_owned(),
             Verdict::Local { fallback } => format!("local, or {}", ids(fallback)),
             Verdict::Peer(peers) => format!("peer {}", ids(peers)),
-            Verdict::Refuse(Refusal::NotServedHere) => "refuse".to_owned(),
+            Verdict::Refuse(refusal) => format!("{refusal:?}"),
         }
     }
 
@@ -126,10 +126,10 @@ servers:
             ("/apis/g/v1", "local, or cp-b cp-c", "local"),
             ("/apis/g/v1/both", "local, or cp-b cp-c", "local"),
             ("/apis/g/v1/mine", "local", "local"),
-            ("/apis/g/v1/theirs", "peer cp-b cp-c", "refuse"),
-            ("/apis/g/v1/namespaces/x/theirs/y/status?watch=1", "peer cp-b cp-c", "refuse"),
-            ("/apis/g%2Fv1/theirs", "peer cp-b cp-c", "refuse"),
-            ("/apis/g/v1/watch/theirs", "peer cp-b cp-c", "refuse"),
+            ("/apis/g/v1/theirs", "peer cp-b cp-c", "NotServedHere"),
+            ("/apis/g/v1/namespaces/x/theirs/y/status?watch=1", "peer cp-b cp-c", "NotServedHere"),
+            ("/apis/g%2Fv1/theirs", "peer cp-b cp-c", "NotServedHere"),
+            ("/apis/g/v1/watch/theirs", "peer cp-b cp-c", "NotServedHere"),
             ("/apis/g/v1//theirs", "local", "local"),
             ("/apis/g/v1/unknown", "local", "local"),
             ("/apis/G/v1/theirs", "local", "local"),
