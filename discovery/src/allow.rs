@@ -22,6 +22,11 @@ impl Cidr {
         Some(Self { network, bits })
     }
 
+    /// The range of one address.
+    pub fn only(address: IpAddr) -> Self {
+        Self { network: address, bits: if address.is_ipv4() { 32 } else { 128 } }
+    }
+
     /// Is the address in it?
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.network, address.to_canonical()) {
@@ -39,7 +44,7 @@ impl Cidr {
 }
 
 /// Ranges × ports, less ourselves.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllowList {
     /// Ranges of peers.
     pub ranges: Vec<Cidr>,

@@ -95,6 +95,28 @@ struct NamedResource {
     name: String,
 }
 
+#[derive(Deserialize)]
+struct NamedVersions {
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    versions: Vec<String>,
+    #[serde(default)]
+    groups: Vec<NamedGroup>,
+}
+
+#[derive(Deserialize)]
+struct NamedGroup {
+    #[serde(default)]
+    versions: Vec<NamedVersion>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NamedVersion {
+    group_version: String,
+}
+
 /// The resources of an aggregated document (`APIGroupDiscoveryList`, v2 or v2beta1), of `/api` or `/apis`.
 pub fn aggregated(bytes: &[u8]) -> Result<Vec<Gvr>, DocumentError> {
     let list: GroupList = parse(bytes)?;
@@ -116,6 +138,17 @@ pub fn of_group_version(bytes: &[u8]) -> Result<Vec<Gvr>, DocumentError> {
     expect(&list.kind, "APIResourceList")?;
     let (group, version) = split_group_version(&list.group_version);
     list.resources.iter().filter(|resource| !resource.name.contains('/')).map(|resource| gvr(group, version, &resource.name)).collect()
+}
+
+/// The group-versions that a document of the old form names (`APIVersions` of `/api`, `APIGroupList` of `/apis`). The list comes from objects
+/// that all servers share: it says what to ask a server about, not what the server serves.
+pub fn named_group_versions(bytes: &[u8]) -> Result<Vec<String>, DocumentError> {
+    let list: NamedVersions = parse(bytes)?;
+    if list.kind == "APIVersions" {
+        return Ok(list.versions);
+    }
+    expect(&list.kind, "APIGroupList")?;
+    Ok(list.groups.into_iter().flat_map(|group| group.versions).map(|version| version.group_version).collect())
 }
 
 /// `group/version`, or the bare version of the core group.
@@ -192,6 +225,15 @@ mod tests {
         assert_eq!(names(&of_group_version(text.as_bytes()).unwrap()), ["batch/v1/jobs"]);
         let text = r#"{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"pods"}]}"#;
         assert_eq!(names(&of_group_version(text.as_bytes()).unwrap()), ["v1/pods"]);
+    }
+
+    #[test]
+    fn old_forms_name_group_versions() {
+        let named = |text: &str| named_group_versions(text.as_bytes());
+        assert_eq!(named(r#"{"kind":"APIVersions","versions":["v1"],"serverAddressByClientCIDRs":[]}"#).unwrap(), ["v1"]);
+        let groups = r#"{"kind":"APIGroupList","groups":[{"name":"batch","versions":[{"groupVersion":"batch/v1","version":"v1"}]}]}"#;
+        assert_eq!(named(groups).unwrap(), ["batch/v1"]);
+        assert_eq!(named(r#"{"kind":"Status"}"#), Err(DocumentError::Kind("Status".into())));
     }
 
     #[test]

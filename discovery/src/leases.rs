@@ -12,6 +12,8 @@ use crate::inventory::{Lease, Proxy};
 pub const NAMESPACE: &str = "kube-system";
 /// What identity Leases are labelled with.
 pub const IDENTITY_LABEL: (&str, &str) = ("apiserver.kubernetes.io/identity", "kube-apiserver");
+/// Where a kube-apiserver names its host.
+pub const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
 /// Where a kube-apiserver says that peers reach it.
 pub const ADDRESS_ANNOTATION: &str = "kubernetes.io/peer-advertise-address";
 /// What our own Leases are labelled with. Never the label of kube-apiserver: its proxies would take us for a server.
@@ -44,7 +46,13 @@ pub fn identity<'a>(
 ) -> Option<Lease> {
     let holder = text.holder.filter(|holder| !holder.is_empty() && holder.len() <= TEXT_MAX)?;
     let fits = text.namespace == NAMESPACE && label(IDENTITY_LABEL.0) == Some(IDENTITY_LABEL.1) && is_identity(text.name);
-    fits.then(|| Lease { id: ServerId::new(text.name), holder: holder.into(), address: annotation(ADDRESS_ANNOTATION).and_then(address) })
+    let hostname = label(HOSTNAME_LABEL).filter(|name| !name.is_empty() && name.len() <= TEXT_MAX);
+    fits.then(|| Lease {
+        id: ServerId::new(text.name),
+        holder: holder.into(),
+        address: annotation(ADDRESS_ANNOTATION).and_then(address),
+        hostname: hostname.map(Into::into),
+    })
 }
 
 /// A Lease of another mvproxy, if it is one.
