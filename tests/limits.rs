@@ -193,9 +193,9 @@ async fn a_peer_that_moves_often(driver: IoDriver) {
 
 fn moved(generation: u64, local: std::net::SocketAddr, peer: std::net::SocketAddr) -> Snapshot {
     let mut builder = SnapshotBuilder::new(generation);
-    let local = builder.server(Server { id: ServerId::new("cp-a"), address: local }).unwrap();
+    let local = builder.server(Server::new(ServerId::new("cp-a"), local)).unwrap();
     // A new identity each time: to the shard it is another server, as a new address would make it.
-    let peer = builder.server(Server { id: ServerId::new(&format!("cp-{generation}")), address: peer }).unwrap();
+    let peer = builder.server(Server::new(ServerId::new(&format!("cp-{generation}")), peer)).unwrap();
     builder.local(local);
     builder.serve(&Gvr::new("batch", "v1", "jobs"), ServerSet::only(peer)).unwrap();
     builder.build().unwrap()

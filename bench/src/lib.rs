@@ -20,7 +20,7 @@ pub fn large_snapshot() -> Result<Snapshot, BuildError> {
     let mut servers = Vec::new();
     for nth in 1..=3 {
         let address = ([10, 0, 0, nth], 6443).into();
-        servers.push(builder.server(Server { id: ServerId::new(&format!("cp-{nth}")), address })?);
+        servers.push(builder.server(Server::new(ServerId::new(&format!("cp-{nth}")), address))?);
     }
     builder.local(servers[0]);
     let everybody: ServerSet = servers.iter().copied().collect();

@@ -40,12 +40,28 @@ impl Publisher {
 
     /// A reader for one shard, which starts with the current snapshot.
     pub fn reader(&self) -> Reader {
-        Reader(Cache::new(Arc::clone(&self.current)))
+        self.readers().reader()
+    }
+
+    /// What makes readers, for threads that do not have the publisher.
+    pub fn readers(&self) -> Readers {
+        Readers(Arc::clone(&self.current))
     }
 
     /// How many replaced snapshots are still kept.
     pub fn retired(&self) -> usize {
         self.retired.len()
+    }
+}
+
+/// Makes readers. Cloning is cheap; it holds no snapshot.
+#[derive(Clone)]
+pub struct Readers(Arc<ArcSwap<Snapshot>>);
+
+impl Readers {
+    /// A reader for one shard, which starts with the current snapshot.
+    pub fn reader(&self) -> Reader {
+        Reader(Cache::new(Arc::clone(&self.0)))
     }
 }
 
@@ -69,7 +85,7 @@ mod tests {
 
     fn snapshot(generation: u64) -> Snapshot {
         let mut builder = SnapshotBuilder::new(generation);
-        let server = Server { id: ServerId::new("cp-a"), address: ([127, 0, 0, 1], 6443).into() };
+        let server = Server::new(ServerId::new("cp-a"), ([127, 0, 0, 1], 6443).into());
         let local = builder.server(server).unwrap();
         builder.local(local);
         builder.build().unwrap()

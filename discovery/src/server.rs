@@ -34,6 +34,24 @@ pub struct Server {
     pub id: ServerId,
     /// Where it is reached from here.
     pub address: SocketAddr,
+    /// What is at that address.
+    pub via: Via,
+}
+
+impl Server {
+    /// A server that is reached at its own address.
+    pub fn new(id: ServerId, address: SocketAddr) -> Self {
+        Self { id, address, via: Via::Apiserver }
+    }
+}
+
+/// What answers at a server's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Via {
+    /// The apiserver itself, or the client port of a proxy in front of it.
+    Apiserver,
+    /// The peer port of the mvproxy in front of it: mutual TLS, and never routed again.
+    Proxy,
 }
 
 /// A server's position in *one* snapshot. It means nothing in another one; what must outlive a

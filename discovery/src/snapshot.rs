@@ -4,7 +4,7 @@
 //! lookup returns names servers of this snapshot, and an empty one means that the resource is unknown.
 //! At 10,000 GVRs on 100 servers a snapshot takes under 1 MiB and about 2 ms to build.
 //!
-//! It does not say whether a server is healthy: that changes by the millisecond and belongs to the pools.
+//! It says which servers answer their probes; whether a connection to one works changes by the millisecond and belongs to the pools.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -19,10 +19,27 @@ pub struct Snapshot {
     servers: Box<[Server]>,
     local: ServerIndex,
     peers: ServerSet,
+    ready: ServerSet,
     /// Values are indices into `sets`.
     table: Table,
     /// Each distinct set once: a cluster has a handful, so they stay in the nearest cache.
     sets: Box<[ServerSet]>,
+    /// Which of `sets` is that of resources whose servers are gone: an empty one, beside that of nobody.
+    gone: Option<u16>,
+    is_complete: bool,
+}
+
+/// Why nobody is known to serve a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// No server names it, and all were asked.
+    Unknown,
+    /// Those who served it left a moment ago.
+    Gone,
+    /// Its group-version is that of a custom resource or of an aggregated API: not this table's matter.
+    Excluded,
+    /// Some server was never asked what it serves.
+    Unasked,
 }
 
 impl Snapshot {
@@ -46,6 +63,32 @@ impl Snapshot {
         self.peers
     }
 
+    /// The servers that may be sent requests: their probes succeeded. Without probes, all.
+    pub fn ready(&self) -> ServerSet {
+        self.ready
+    }
+
+    /// Every resource that somebody serves, and who, in no order. For people: it allocates.
+    pub fn routes(&self) -> impl Iterator<Item = (Gvr, ServerSet)> {
+        let named = self.table.iter().map(|(key, set)| (gvr_of(key), self.sets[usize::from(set)]));
+        named.filter(|(gvr, servers)| !gvr.resource.is_empty() && !servers.is_empty())
+    }
+
+    /// Would requests go the same ways with the other one?
+    pub fn routes_like(&self, other: &Self) -> bool {
+        let value = |snapshot: &Self, set: u16| (snapshot.sets[usize::from(set)], Some(set) == snapshot.gone);
+        let found = |key, set| other.table.find(key).is_some_and(|there| value(other, there) == value(self, set));
+        self.servers == other.servers
+            && (self.local, self.ready, self.is_complete) == (other.local, other.ready, other.is_complete)
+            && self.table.len() == other.table.len()
+            && self.table.iter().all(|(key, set)| found(key, set))
+    }
+
+    /// Was every server asked what it serves?
+    pub fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
     /// How many GVRs are known.
     pub fn gvrs(&self) -> usize {
         self.table.len()
@@ -59,6 +102,20 @@ impl Snapshot {
         match self.table.find(key) {
             Some(set) => self.sets[usize::from(set)],
             None => ServerSet::empty(),
+        }
+    }
+
+    /// Why [`Snapshot::lookup`] found nobody. Asked only then.
+    pub fn standing(&self, group: &[u8], version: &[u8], resource: &[u8]) -> Standing {
+        let found = self.table.find(Key { group, version, resource });
+        if found.is_some() && found == self.gone {
+            Standing::Gone
+        } else if self.table.find(Key { group, version, resource: b"" }).is_some() {
+            Standing::Excluded
+        } else if self.is_complete {
+            Standing::Unknown
+        } else {
+            Standing::Unasked
         }
     }
 
@@ -87,10 +144,14 @@ pub struct SnapshotBuilder {
     ids: HashSet<ServerId>,
     addresses: HashSet<SocketAddr>,
     local: Option<ServerIndex>,
+    unready: ServerSet,
     /// Values are indices into `served`.
     table: Table,
     /// One set per GVR, in the order they came.
     served: Vec<ServerSet>,
+    /// The place in `served` of what is gone.
+    gone: Option<u16>,
+    is_complete: bool,
 }
 
 impl SnapshotBuilder {
@@ -102,8 +163,11 @@ impl SnapshotBuilder {
             ids: HashSet::new(),
             addresses: HashSet::new(),
             local: None,
+            unready: ServerSet::empty(),
             table: Table::new(),
             served: Vec::new(),
+            gone: None,
+            is_complete: true,
         }
     }
 
@@ -128,29 +192,79 @@ impl SnapshotBuilder {
         self.local = Some(server);
     }
 
+    /// The local server, if one was named.
+    pub fn local_index(&self) -> Option<ServerIndex> {
+        self.local
+    }
+
+    /// Says that a server may not be sent requests yet.
+    pub fn unready(&mut self, server: ServerIndex) {
+        self.unready.insert(server);
+    }
+
+    /// The servers that may, of those added so far.
+    pub fn ready(&self) -> ServerSet {
+        ServerSet::below(self.servers.len()).without(self.unready)
+    }
+
+    /// Says that some server was never asked what it serves.
+    pub fn incomplete(&mut self) {
+        self.is_complete = false;
+    }
+
+    /// Says that the servers of a resource are gone; one that is served stays so.
+    pub fn gone(&mut self, gvr: &Gvr) -> Result<(), BuildError> {
+        let value = match self.gone {
+            Some(value) => value,
+            None => *self.gone.insert(self.next_value()?),
+        };
+        if usize::from(value) == self.served.len() {
+            self.served.push(ServerSet::empty());
+        }
+        let [group, version, resource] = checked(gvr)?;
+        let key = Key { group, version, resource };
+        if self.table.find(key).is_none() && self.table.len() < ENTRIES_MAX {
+            self.table.insert(key, value);
+        }
+        Ok(())
+    }
+
+    /// Says that a group-version is one of custom resources or of an aggregated API.
+    pub fn exclude(&mut self, group: &str, version: &str) -> Result<(), BuildError> {
+        let gvr = Gvr::new(group, version, "");
+        if version.is_empty() {
+            return Err(BuildError::EmptyName(gvr));
+        }
+        if group.len() > NAME_MAX || version.len() > NAME_MAX {
+            return Err(BuildError::NameTooLong(gvr));
+        }
+        let key = Key { group: group.as_bytes(), version: version.as_bytes(), resource: b"" };
+        if self.table.find(key).is_none() && self.table.len() < ENTRIES_MAX {
+            let value = self.next_value()?;
+            self.served.push(ServerSet::empty());
+            self.table.insert(key, value);
+        }
+        Ok(())
+    }
+
+    /// Fails exactly when ENTRIES_MAX are there: a value has 16 bits.
+    fn next_value(&self) -> Result<u16, BuildError> {
+        u16::try_from(self.served.len()).map_err(|_| BuildError::TooManyGvrs)
+    }
+
     /// Says that these servers serve a resource, in addition to those already said to.
     pub fn serve(&mut self, gvr: &Gvr, by: ServerSet) -> Result<(), BuildError> {
         if !by.without(ServerSet::below(self.servers.len())).is_empty() {
             return Err(BuildError::UnknownServer);
         }
-        if gvr.version.is_empty() || gvr.resource.is_empty() {
-            return Err(BuildError::EmptyName(gvr.clone()));
-        }
-        let names = [&gvr.group, &gvr.version, &gvr.resource];
-        if names.iter().any(|name| name.len() > NAME_MAX) {
-            return Err(BuildError::NameTooLong(gvr.clone()));
-        }
-        let [group, version, resource] = names.map(|name| name.as_bytes());
+        let [group, version, resource] = checked(gvr)?;
         let key = Key { group, version, resource };
         if let Some(known) = self.table.find(key) {
             let set = &mut self.served[usize::from(known)];
             *set = set.union(by);
             return Ok(());
         }
-        // Fails exactly when ENTRIES_MAX are there: a value has 16 bits.
-        let Ok(value) = u16::try_from(self.served.len()) else {
-            return Err(BuildError::TooManyGvrs);
-        };
+        let value = self.next_value()?;
         self.table.insert(key, value);
         self.served.push(by);
         Ok(())
@@ -166,14 +280,16 @@ impl SnapshotBuilder {
         };
         let mut sets = Vec::new();
         let mut positions = HashMap::new();
+        let gone = self.gone;
         table.map_values(|gvr| {
-            let set = served[usize::from(gvr)];
+            let set = (served[usize::from(gvr)], Some(gvr) == gone);
             *positions.entry(set).or_insert_with(|| {
-                sets.push(set);
+                sets.push(set.0);
                 // At most as many sets as GVRs, so the last position fits.
                 u16::try_from(sets.len() - 1).unwrap_or(u16::MAX)
             })
         });
+        let gone = positions.get(&(ServerSet::empty(), true)).copied();
         table.shrink();
         let all = ServerSet::below(self.servers.len());
         Ok(Snapshot {
@@ -181,10 +297,30 @@ impl SnapshotBuilder {
             servers: self.servers.into(),
             local,
             peers: all.without(ServerSet::only(local)),
+            ready: all.without(self.unready),
             table,
             sets: sets.into(),
+            gone,
+            is_complete: self.is_complete,
         })
     }
+}
+
+fn gvr_of(key: Key<'_>) -> Gvr {
+    let [group, version, resource] = [key.group, key.version, key.resource].map(String::from_utf8_lossy);
+    Gvr::new(&group, &version, &resource)
+}
+
+/// The parts of a name that may be served.
+fn checked(gvr: &Gvr) -> Result<[&[u8]; 3], BuildError> {
+    if gvr.version.is_empty() || gvr.resource.is_empty() {
+        return Err(BuildError::EmptyName(gvr.clone()));
+    }
+    let names = [&gvr.group, &gvr.version, &gvr.resource];
+    if names.iter().any(|name| name.len() > NAME_MAX) {
+        return Err(BuildError::NameTooLong(gvr.clone()));
+    }
+    Ok(names.map(|name| name.as_bytes()))
 }
 
 /// Why a snapshot could not be built.
@@ -239,7 +375,7 @@ mod tests {
     use super::*;
 
     fn server(n: u16) -> Server {
-        Server { id: ServerId::new(&format!("cp-{n}")), address: ([127, 0, 0, 1], 6000 + n).into() }
+        Server::new(ServerId::new(&format!("cp-{n}")), ([127, 0, 0, 1], 6000 + n).into())
     }
 
     /// A builder with `n` servers, the first one local.
@@ -280,6 +416,38 @@ mod tests {
     }
 
     #[test]
+    fn nobody_serves_it_for_a_reason() {
+        let (mut builder, servers) = builder(2);
+        let names = |resource| Gvr::new("g", "v1", resource);
+        builder.gone(&names("left")).unwrap();
+        builder.serve(&names("served"), ServerSet::only(servers[1])).unwrap();
+        builder.gone(&names("served")).unwrap();
+        builder.gone(&names("left too")).unwrap();
+        builder.serve(&names("nobody's"), ServerSet::empty()).unwrap();
+        builder.exclude("crd.example", "v1").unwrap();
+        builder.exclude("crd.example", "v1").unwrap();
+        let snapshot = builder.build().unwrap();
+        let lookup = |group: &str, resource: &str| snapshot.lookup(group.as_bytes(), b"v1", resource.as_bytes());
+        let standing = |group: &str, resource: &str| snapshot.standing(group.as_bytes(), b"v1", resource.as_bytes());
+        assert_eq!(lookup("g", "served"), ServerSet::only(servers[1]));
+        for (group, resource, expected) in [
+            ("g", "left", Standing::Gone),
+            ("g", "left too", Standing::Gone),
+            ("g", "nobody's", Standing::Unknown),
+            ("g", "other", Standing::Unknown),
+            ("crd.example", "things", Standing::Excluded),
+            ("crd.example", "", Standing::Excluded),
+            ("g", "", Standing::Unknown),
+        ] {
+            assert!(lookup(group, resource).is_empty(), "{group} {resource}");
+            assert_eq!(standing(group, resource), expected, "{group} {resource}");
+        }
+        let (mut builder, _) = super::tests::builder(2);
+        builder.incomplete();
+        assert_eq!(builder.build().unwrap().standing(b"g", b"v1", b"other"), Standing::Unasked);
+    }
+
+    #[test]
     fn what_cannot_be_built_says_why() {
         assert_eq!(SnapshotBuilder::new(1).build().unwrap_err(), BuildError::NoLocal);
 
@@ -292,7 +460,7 @@ mod tests {
         let same_address = Server { id: ServerId::new("new"), ..server(1) };
         assert_eq!(two.server(same_address), Err(BuildError::DuplicateAddress(server(1).address)));
         // A refused server leaves nothing behind.
-        let fresh = Server { id: ServerId::new("new"), address: ([127, 0, 0, 2], 1).into() };
+        let fresh = Server::new(ServerId::new("new"), ([127, 0, 0, 2], 1).into());
         assert_eq!(two.server(fresh), Ok(servers[2]));
 
         let (mut two, _) = builder(2);

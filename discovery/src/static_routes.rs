@@ -138,7 +138,7 @@ fn add_server(builder: &mut SnapshotBuilder, entry: &ServerEntry) -> Result<Serv
         let message = format!("address {address} has port 0: write the port the server listens on");
         return Err(RoutesError::at(&entry.address, message));
     }
-    let server = Server { id: ServerId::new(&id.value), address };
+    let server = Server::new(ServerId::new(&id.value), address);
     builder.server(server).map_err(|error| match error {
         BuildError::DuplicateAddress(_) => RoutesError::at(&entry.address, format!("{error}: correct one of them")),
         BuildError::DuplicateId(_) => RoutesError::at(id, format!("{error}: rename one of them")),

@@ -6,7 +6,7 @@
 //! What always holds: equal names have one slot; the hash is keyed by a random seed, so that nobody who
 //! chooses names (a CRD's author, a client's path) can choose where they fall.
 //!
-//! It deliberately cannot remove or iterate: a snapshot is built once and only read.
+//! It deliberately cannot remove: a snapshot is built once and only read.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -105,6 +105,15 @@ impl Table {
         for slot in self.slots.iter_mut().filter(|slot| slot.version_len != 0) {
             slot.value = change(slot.value);
         }
+    }
+
+    /// Every name with its value, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Key<'_>, u16)> {
+        self.slots.iter().filter(|slot| slot.version_len != 0).map(|slot| {
+            let (group, rest) = self.names[slot.offset as usize..].split_at(usize::from(slot.group_len));
+            let (version, rest) = rest.split_at(usize::from(slot.version_len));
+            (Key { group, version, resource: &rest[..usize::from(slot.resource_len)] }, slot.value)
+        })
     }
 
     /// Gives back the room the arena grew for nothing.

@@ -18,6 +18,10 @@ pub(crate) enum Failure {
     Overloaded,
     /// A hop from another proxy for what is not served here.
     NotServedHere,
+    /// The servers of the resource left a moment ago.
+    ServersGone,
+    /// Some server was not asked yet what it serves, and it may be this.
+    NotYetKnown,
     /// The path has an escape that is none.
     BadPath,
     /// The header list is longer than we take.
@@ -36,6 +40,8 @@ impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::NotServedHere => Self::NotServedHere,
+            Refusal::ServersGone => Self::ServersGone,
+            Refusal::NotYetKnown => Self::NotYetKnown,
         }
     }
 }
@@ -128,6 +134,14 @@ impl Failure {
                 status!("503", "ServiceUnavailable", "the apiserver this request was proxied to does not serve the resource"),
                 false,
             ),
+            Self::ServersGone => {
+                (b"503", retriable_status!("503", "ServiceUnavailable", "the apiservers that serve the requested resource are gone"), true)
+            }
+            Self::NotYetKnown => (
+                b"503",
+                retriable_status!("503", "ServiceUnavailable", "it is not yet known which apiservers serve the requested resource"),
+                true,
+            ),
             Self::BadPath => (b"400", status!("400", "BadRequest", "the request path has an invalid escape"), false),
             Self::HeadTooLarge => (b"431", status!("431", "RequestHeaderFieldsTooLarge", "the request header list is too large"), false),
             Self::BadRequest => (b"400", status!("400", "BadRequest", "the request is malformed"), false),
@@ -149,12 +163,14 @@ impl Failure {
 mod tests {
     use super::*;
 
-    const ALL: [Failure; 11] = [
+    const ALL: [Failure; 13] = [
         Failure::NoServer,
         Failure::Interrupted,
         Failure::Timeout,
         Failure::Overloaded,
         Failure::NotServedHere,
+        Failure::ServersGone,
+        Failure::NotYetKnown,
         Failure::BadPath,
         Failure::HeadTooLarge,
         Failure::MethodNotAllowed,
@@ -178,6 +194,6 @@ mod tests {
     #[test]
     fn retry_after_only_when_nothing_was_processed() {
         let retriable: Vec<_> = ALL.into_iter().filter(|failure| failure.answer().retry_after.is_some()).collect();
-        assert_eq!(retriable, [Failure::NoServer, Failure::Overloaded]);
+        assert_eq!(retriable, [Failure::NoServer, Failure::Overloaded, Failure::ServersGone, Failure::NotYetKnown]);
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! It does not know which servers are healthy: the pool picks from the set it gets.
 
-use discovery::{ServerSet, Snapshot};
+use discovery::{ServerSet, Snapshot, Standing};
 
 use super::request::Target;
 
@@ -35,6 +35,10 @@ pub enum Refusal {
     /// A peer sent the request here, but only other servers serve the resource: 503, because the peer's view and ours
     /// differ for a moment. A second hop could go round in circles, and a 404 from local would be wrong.
     NotServedHere,
+    /// The servers of the resource left a moment ago: 503, because they come back, or another one with their version does.
+    ServersGone,
+    /// Some server was not asked yet what it serves: 503, because it may be this.
+    NotYetKnown,
 }
 
 /// Decides where a request goes. `marker` says that an authenticated peer proxy sent it, having decided already.
@@ -62,9 +66,15 @@ pub fn decide(snapshot: &Snapshot, target: &Target<'_>, marker: bool) -> Verdict
     if here {
         return Verdict::Local { fallback: peers };
     }
-    // Rule 5: no peer serves it either -> local, which answers 404.
+    // Rule 5: no peer serves it either -> local, which answers 404, if that is the whole truth.
     if peers.is_empty() {
-        return Verdict::LOCAL_ONLY;
+        return match snapshot.standing(group, version, resource) {
+            Standing::Unknown => Verdict::LOCAL_ONLY,
+            // Custom resources and aggregated APIs are the same on all servers: any has the answer while local is down.
+            Standing::Excluded => Verdict::Local { fallback: snapshot.peers() },
+            Standing::Gone => Verdict::Refuse(Refusal::ServersGone),
+            Standing::Unasked => Verdict::Refuse(Refusal::NotYetKnown),
+        };
     }
     // Rules 6 and 7: only peers serve it -> one of them. Every server of a snapshot has an address.
     Verdict::Peer(peers)
@@ -102,7 +112,7 @@ servers:
             Verdict::Local { fallback } if fallback.is_empty() => "local".to_owned(),
             Verdict::Local { fallback } => format!("local, or {}", ids(fallback)),
             Verdict::Peer(peers) => format!("peer {}", ids(peers)),
-            Verdict::Refuse(Refusal::NotServedHere) => "refuse".to_owned(),
+            Verdict::Refuse(refusal) => format!("{refusal:?}"),
         }
     }
 
@@ -116,10 +126,10 @@ servers:
             ("/apis/g/v1", "local, or cp-b cp-c", "local"),
             ("/apis/g/v1/both", "local, or cp-b cp-c", "local"),
             ("/apis/g/v1/mine", "local", "local"),
-            ("/apis/g/v1/theirs", "peer cp-b cp-c", "refuse"),
-            ("/apis/g/v1/namespaces/x/theirs/y/status?watch=1", "peer cp-b cp-c", "refuse"),
-            ("/apis/g%2Fv1/theirs", "peer cp-b cp-c", "refuse"),
-            ("/apis/g/v1/watch/theirs", "peer cp-b cp-c", "refuse"),
+            ("/apis/g/v1/theirs", "peer cp-b cp-c", "NotServedHere"),
+            ("/apis/g/v1/namespaces/x/theirs/y/status?watch=1", "peer cp-b cp-c", "NotServedHere"),
+            ("/apis/g%2Fv1/theirs", "peer cp-b cp-c", "NotServedHere"),
+            ("/apis/g/v1/watch/theirs", "peer cp-b cp-c", "NotServedHere"),
             ("/apis/g/v1//theirs", "local", "local"),
             ("/apis/g/v1/unknown", "local", "local"),
             ("/apis/G/v1/theirs", "local", "local"),

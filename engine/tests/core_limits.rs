@@ -187,7 +187,7 @@ fn an_idle_connection_is_retired_at_once_and_one_being_made_is_kept() {
 /// Local, and one peer at the n-th address; `count` servers in all have been peers before.
 fn moved(generation: u64, nth: u16) -> Snapshot {
     let mut builder = SnapshotBuilder::new(generation);
-    let at = |id: &str, nth: u16| Server { id: ServerId::new(id), address: ([10, 0, 0, 1], nth + 1).into() };
+    let at = |id: &str, nth: u16| Server::new(ServerId::new(id), ([10, 0, 0, 1], nth + 1).into());
     let local = builder.server(at("s0", 0)).unwrap();
     let peer = builder.server(at("peer", nth)).unwrap();
     builder.local(local);

@@ -59,7 +59,7 @@ impl Cluster {
             started.push((id, version, apis, Twin::start(config)?));
         }
         let servers: Vec<(Server, Vec<Api>)> =
-            started.iter().map(|(id, _, apis, twin)| (Server { id: ServerId::new(id), address: twin.address() }, apis.clone())).collect();
+            started.iter().map(|(id, _, apis, twin)| (Server::new(ServerId::new(id), twin.address()), apis.clone())).collect();
         let mut sites = Vec::new();
         for (local, (id, version, apis, twin)) in started.into_iter().enumerate() {
             let routes = Publisher::new(snapshot(&servers, local)?);

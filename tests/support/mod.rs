@@ -243,7 +243,7 @@ impl Plan {
                     address
                 }
             };
-            let index = builder.server(Server { id: ServerId::new(&id), address }).unwrap();
+            let index = builder.server(Server::new(ServerId::new(&id), address)).unwrap();
             if at == 0 {
                 builder.local(index);
             }

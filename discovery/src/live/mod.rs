@@ -1,0 +1,276 @@
+//! The half of this crate that talks to the cluster: one ordinary thread with a runtime of its own, which watches, fetches and probes, folds
+//! what it learns into an [`Inventory`], and publishes snapshots.
+//!
+//! What always holds: routing stays as it was while nothing can be learned, and while the thread is started again after a panic; no address
+//! is connected to that is not allowed; everything that waits has a limit.
+//!
+//! Read `round` (what the thread does), `watch`, `fetch` and `probe` (what it asks), `transport` (how), `announce` (our own Lease).
+
+use std::collections::HashSet;
+use std::fmt;
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use http::Request;
+use http::header::ACCEPT;
+use kube::client::Body;
+use tokio::sync::{mpsc, watch as signal};
+
+use self::round::Kept;
+use self::transport::{Leg, Place, Transport};
+use crate::identity::{self, ChoiceError};
+use crate::inventory::{Inventory, Settings};
+use crate::{AllowList, BuildError, Publisher, Readers, Server, ServerId, Snapshot, SnapshotBuilder};
+
+pub use self::announce::Announcement;
+pub use self::credentials::{Credentials, CredentialsError};
+pub use self::status::{ServerStatus, Source, SourceState, Status, SyncErrors};
+
+mod announce;
+mod credentials;
+mod fetch;
+mod objects;
+mod probe;
+mod round;
+mod status;
+mod transport;
+mod watch;
+mod work;
+
+/// Hints that nobody has read yet; more say nothing new.
+const HINTS_MAX: usize = 64;
+/// The first and the longest pause before the thread is started again after a panic.
+const RESTART_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+/// Two panics this close may have the same cause, which may be what is known: then all of it is learned anew.
+const PANICS_APART: Duration = Duration::from_secs(60);
+/// What is learned anew is not published before all servers were asked, or this has passed.
+const HOLD: Duration = Duration::from_secs(10);
+
+/// How servers are spoken to.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// Who we are.
+    pub credentials: Credentials,
+    /// Who signed the local server's certificate, in PEM.
+    pub local_ca: Vec<u8>,
+    /// Who signed the peers' certificates, in PEM.
+    pub peer_ca: Vec<u8>,
+    /// The front-proxy certificate and its key, in PEM, for the peer ports of other proxies.
+    pub client_pair: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// What live discovery needs to know.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Who is local, who is known from the start, what may be connected to.
+    pub settings: Settings,
+    /// How servers are spoken to.
+    pub access: Access,
+    /// What our own Lease says; none is kept without it.
+    pub announcement: Option<Announcement>,
+    /// Takes a line for people when something changed.
+    pub log: fn(&str),
+}
+
+/// Why live discovery cannot start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error(String);
+
+impl Error {
+    fn new(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<CredentialsError> for Error {
+    fn from(error: CredentialsError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<BuildError> for Error {
+    fn from(error: BuildError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// What the engine noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hint {
+    /// Connections to local were refused, reset, or ended without a GOAWAY.
+    LocalInDoubt,
+    /// No connection to this address could be had.
+    Unreachable(SocketAddr),
+    /// Lets the thread panic, to see that nothing comes of it.
+    Panic,
+}
+
+/// Live discovery at work. Dropping it stops it without waiting.
+pub struct Live {
+    readers: Readers,
+    status: Arc<ArcSwap<Status>>,
+    hints: Notifier,
+    stop: signal::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Tells live discovery what the engine noticed. Cloning is cheap.
+#[derive(Clone)]
+pub struct Notifier(mpsc::Sender<Hint>);
+
+impl Notifier {
+    /// Never waits. A hint is lost when many are there already.
+    pub fn notify(&self, hint: Hint) {
+        self.0.try_send(hint).ok();
+    }
+}
+
+/// Starts it. The first snapshot knows local and nothing else, and says that nobody was asked yet.
+pub fn start(mut config: Config) -> Result<Live, Error> {
+    if let Some(announcement) = &config.announcement {
+        config.settings.allowed.own.extend([announcement.peer_address, announcement.server_address]);
+    }
+    // Made again by every runtime; here to see that it can be.
+    drop(Transport::for_settings(&config.access, &config.settings)?);
+    let publisher = Publisher::new(first_snapshot(&config.settings)?);
+    let readers = publisher.readers();
+    let status = Arc::new(ArcSwap::from_pointee(Status::default()));
+    let (hints, received) = mpsc::channel(HINTS_MAX);
+    let (stop, stopped) = signal::channel(false);
+    let kept = Kept::new(config, publisher, Arc::clone(&status), received, stopped);
+    let thread = std::thread::Builder::new().name("discovery".to_owned()).spawn(move || supervise(kept));
+    let thread = thread.map_err(|error| Error(format!("no thread for discovery: {error}")))?;
+    Ok(Live { readers, status, hints: Notifier(hints), stop, thread: Some(thread) })
+}
+
+impl Live {
+    /// What shards read snapshots from.
+    pub fn readers(&self) -> &Readers {
+        &self.readers
+    }
+
+    /// What is known at this moment. Cheap.
+    pub fn status(&self) -> Arc<Status> {
+        self.status.load_full()
+    }
+
+    /// Tells it what the engine noticed. Never waits.
+    pub fn notify(&self, hint: Hint) {
+        self.hints.notify(hint);
+    }
+
+    /// The same, for other threads.
+    pub fn notifier(&self) -> Notifier {
+        self.hints.clone()
+    }
+
+    /// Deletes our own Lease and ends the thread. Routing stays as it was.
+    pub fn stop(mut self) {
+        self.stop.send_replace(true);
+        if let Some(thread) = self.thread.take() {
+            // It catches its own panics.
+            drop(thread.join());
+        }
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+    }
+}
+
+fn first_snapshot(settings: &Settings) -> Result<Snapshot, BuildError> {
+    let mut builder = SnapshotBuilder::new(0);
+    let local = builder.server(Server::new(settings.local.clone(), settings.local_address))?;
+    builder.local(local);
+    builder.unready(local);
+    builder.incomplete();
+    builder.build()
+}
+
+/// Runs until it is told to stop. A panic leaves what was published as it is.
+fn supervise(mut kept: Kept) {
+    let mut pause = RESTART_PAUSE.0;
+    let mut last_panic: Option<Instant> = None;
+    loop {
+        let began = Instant::now();
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.map_err(|error| Error(format!("no runtime: {error}")))?.block_on(round::run(&mut kept))
+        }));
+        match outcome {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => (kept.config.log)(&format!("discovery: {error}")),
+            Err(_) => {
+                kept.count_panic();
+                (kept.config.log)("discovery: the thread panicked and is started again; routing stays as it was");
+                if last_panic.is_some_and(|last| last.elapsed() < PANICS_APART) {
+                    kept.inventory = Inventory::new(kept.config.settings.clone());
+                    kept.hold_until = Some(Instant::now() + HOLD);
+                }
+                last_panic = Some(Instant::now());
+            }
+        }
+        if kept.is_stopped() {
+            return;
+        }
+        std::thread::sleep(pause);
+        pause = if began.elapsed() > PANICS_APART { RESTART_PAUSE.0 } else { (pause * 2).min(RESTART_PAUSE.1) };
+    }
+}
+
+/// Asks the local server which of the servers it is: the one whose identity Lease names `hostname`. Tries until `time_max` has passed, because
+/// the server may be starting.
+pub fn identify(access: &Access, local_address: SocketAddr, hostname: &str, time_max: Duration) -> Result<ServerId, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Error(format!("no runtime: {error}")))?;
+    let place = Place { address: local_address, leg: Leg::Local };
+    runtime.block_on(async {
+        let transport = Transport::new(access, &ServerId::new("unknown"), HashSet::from([local_address]), AllowList::default())?;
+        let began = Instant::now();
+        loop {
+            let why = match list_identities(&transport, place).await {
+                Ok(leases) => match identity::choose(None, hostname, &leases) {
+                    Ok(id) => return Ok(id),
+                    Err(error @ ChoiceError { .. }) if error.matching.len() > 1 => return Err(Error(error.to_string())),
+                    Err(error) => error.to_string(),
+                },
+                Err(why) => format!("the local server at {local_address} did not list the identity Leases: {why}"),
+            };
+            if began.elapsed() >= time_max {
+                return Err(Error(why));
+            }
+            tokio::time::sleep(Duration::from_millis(250)).await;
+        }
+    })
+}
+
+async fn list_identities(transport: &Transport, place: Place) -> Result<Vec<crate::inventory::Lease>, String> {
+    #[derive(serde::Deserialize)]
+    struct List {
+        items: Vec<objects::Lease>,
+    }
+    let (key, value) = crate::leases::IDENTITY_LABEL;
+    let path =
+        format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases?labelSelector={key}%3D{value}&limit=500", crate::leases::NAMESPACE);
+    let request = Request::get(path).header(ACCEPT, "application/json").body(Body::from(Vec::new())).map_err(|error| error.to_string())?;
+    let reply = transport.ask(place, request, 16 << 20, Duration::from_secs(5)).await.map_err(|error| error.to_string())?;
+    if !reply.status.is_success() {
+        return Err(reply.status.to_string());
+    }
+    let list: List = serde_json::from_slice(&reply.body).map_err(|error| error.to_string())?;
+    Ok(list.items.iter().filter_map(objects::identity).collect())
+}

@@ -1,0 +1,265 @@
+//! Lists and watches of the API objects that say who is there: one task per kind, which speaks in whole lists.
+//!
+//! What always holds: nothing is said before a list is complete; a list that fails says nothing, so what was said before stays; what did
+//! not change is not said again (Leases are renewed all the time).
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use kube::api::Api;
+use kube::runtime::watcher;
+use serde::de::DeserializeOwned;
+use tokio::sync::{mpsc, watch};
+
+use super::objects::{self, APIService, CustomResourceDefinition, EndpointSlice, Lease, StorageVersion};
+use super::round::Report;
+use super::status::{Source, SourceState};
+use super::transport::{Place, Transport, with_causes};
+use crate::inventory::{Event, Exclusion};
+use crate::leases;
+
+/// Objects in one answer of a list: CRDs have some 100 KiB each.
+const PAGE: u32 = 100;
+/// How long a watch runs before it is made anew.
+const WATCH_SECONDS: u32 = 240;
+/// The first and the longest pause after a failure.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+/// How often an API that is not there is looked for.
+const ABSENT_PAUSE: Duration = Duration::from_secs(10);
+/// A restarting server denies everything for some 0.2 s; only what stays denied is.
+const DENIED_FOR: Duration = Duration::from_secs(2);
+
+/// What a watch needs beside its kind.
+#[derive(Clone)]
+pub(super) struct Post {
+    pub(super) transport: Transport,
+    /// The server that is watched.
+    pub(super) place: watch::Receiver<Place>,
+    pub(super) reports: mpsc::Sender<Report>,
+}
+
+/// One kind of object.
+struct Kind<K, T> {
+    source: Source,
+    api: fn(kube::Client) -> Api<K>,
+    selector: Option<String>,
+    /// What an object says, if it is meant.
+    read: fn(&K) -> Option<T>,
+    /// What all of them say.
+    say: fn(Vec<T>) -> Event,
+    denied: Option<Event>,
+}
+
+/// All watches, as futures that never end while somebody listens.
+pub(super) fn all(post: &Post) -> Vec<futures::future::BoxFuture<'static, ()>> {
+    let labelled = |(key, value): (&str, &str)| Some(format!("{key}={value}"));
+    let leases = Kind::<Lease, _> {
+        source: Source::Leases,
+        api: |client| Api::namespaced(client, leases::NAMESPACE),
+        selector: labelled(leases::IDENTITY_LABEL),
+        read: objects::identity,
+        say: Event::Leases,
+        denied: None,
+    };
+    let proxies = Kind::<Lease, _> {
+        source: Source::Proxies,
+        api: |client| Api::namespaced(client, leases::NAMESPACE),
+        selector: labelled(leases::PROXY_LABEL),
+        read: objects::proxy,
+        say: Event::Proxies,
+        denied: None,
+    };
+    let custom = Kind::<CustomResourceDefinition, _> {
+        source: Source::CustomResources,
+        api: Api::all,
+        selector: None,
+        read: objects::custom,
+        say: |listed| Event::Excluded(Exclusion::Custom, listed.concat()),
+        denied: Some(Event::ExcludedDenied(Exclusion::Custom)),
+    };
+    let aggregated = Kind::<APIService, _> {
+        source: Source::ApiServices,
+        api: Api::all,
+        selector: None,
+        read: objects::aggregated,
+        say: |listed| Event::Excluded(Exclusion::Aggregated, listed),
+        denied: Some(Event::ExcludedDenied(Exclusion::Aggregated)),
+    };
+    let endpoints = Kind::<EndpointSlice, _> {
+        source: Source::Endpoints,
+        api: |client| Api::namespaced(client, "default"),
+        selector: labelled(("kubernetes.io/service-name", "kubernetes")),
+        read: objects::endpoints,
+        say: |listed| Event::Endpoints(listed.concat()),
+        denied: None,
+    };
+    let storage = Kind::<StorageVersion, _> {
+        source: Source::StorageVersions,
+        api: Api::all,
+        selector: None,
+        read: objects::storage,
+        say: |listed| Event::StorageVersions(listed.concat()),
+        denied: None,
+    };
+    vec![
+        Box::pin(follow(leases, post.clone())),
+        Box::pin(follow(proxies, post.clone())),
+        Box::pin(follow(custom, post.clone())),
+        Box::pin(follow(aggregated, post.clone())),
+        Box::pin(follow(endpoints, post.clone())),
+        Box::pin(follow(storage, post.clone())),
+    ]
+}
+
+/// What a watch knows.
+struct Store<T> {
+    /// What is being listed.
+    staged: Option<BTreeMap<String, T>>,
+    objects: BTreeMap<String, T>,
+    said: Option<Vec<T>>,
+}
+
+impl<T: Clone + PartialEq> Store<T> {
+    fn new() -> Self {
+        Self { staged: None, objects: BTreeMap::new(), said: None }
+    }
+
+    /// Takes an event in; what to say, if there is something new.
+    fn take<K: kube::Resource>(&mut self, event: watcher::Event<K>, read: fn(&K) -> Option<T>) -> Option<Vec<T>> {
+        let name = |object: &K| object.meta().name.clone().unwrap_or_default();
+        match event {
+            watcher::Event::Init => self.staged = Some(BTreeMap::new()),
+            watcher::Event::InitApply(object) => {
+                if let (Some(staged), Some(read)) = (&mut self.staged, read(&object)) {
+                    staged.insert(name(&object), read);
+                }
+            }
+            watcher::Event::InitDone => self.objects = self.staged.take()?,
+            watcher::Event::Apply(object) => match read(&object) {
+                Some(read) => drop(self.objects.insert(name(&object), read)),
+                None => drop(self.objects.remove(&name(&object))),
+            },
+            watcher::Event::Delete(object) => drop(self.objects.remove(&name(&object))),
+        }
+        if self.staged.is_some() {
+            return None;
+        }
+        let all: Vec<T> = self.objects.values().cloned().collect();
+        if self.said.as_ref() == Some(&all) {
+            return None;
+        }
+        self.said = Some(all.clone());
+        Some(all)
+    }
+}
+
+async fn follow<K, T>(kind: Kind<K, T>, mut post: Post)
+where
+    K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    T: Clone + PartialEq + Send + 'static,
+{
+    let mut store = Store::new();
+    let mut failures = Failures::default();
+    loop {
+        let place = *post.place.borrow_and_update();
+        let config = watcher::Config { label_selector: kind.selector.clone(), ..watcher::Config::default() };
+        let config = config.page_size(PAGE).timeout(WATCH_SECONDS);
+        let mut events = std::pin::pin!(watcher::watcher((kind.api)(post.transport.kube(place)), config));
+        loop {
+            let item = tokio::select! {
+                changed = post.place.changed() => match changed {
+                    Ok(()) => break,
+                    Err(_) => return,
+                },
+                item = events.next() => item,
+            };
+            let pause = match item {
+                None => break,
+                Some(Ok(event)) => {
+                    let said = store.take(event, kind.read);
+                    if store.staged.is_none() && failures.end() {
+                        post.report(Report::Source(kind.source, SourceState::Synced)).await;
+                    }
+                    if let Some(all) = said {
+                        post.report(Report::Said((kind.say)(all))).await;
+                    }
+                    continue;
+                }
+                Some(Err(error)) => failures.take(&kind, &error, &post).await,
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                changed = post.place.changed() => match changed {
+                    Ok(()) => break,
+                    Err(_) => return,
+                },
+            }
+        }
+    }
+}
+
+impl Post {
+    /// Nobody listens only while everything ends.
+    async fn report(&self, report: Report) {
+        drop(self.reports.send(report).await);
+    }
+}
+
+/// Failures in a row.
+#[derive(Default)]
+struct Failures {
+    count: u32,
+    was_synced: bool,
+    denied: Option<Instant>,
+}
+
+impl Failures {
+    /// All is well; was it not before?
+    fn end(&mut self) -> bool {
+        let is_news = !self.was_synced || self.count > 0;
+        *self = Self { was_synced: true, ..Self::default() };
+        is_news
+    }
+
+    /// How long to wait.
+    async fn take<K, T>(&mut self, kind: &Kind<K, T>, error: &watcher::Error, post: &Post) -> Duration {
+        let state = state_of(error);
+        let is_denied = matches!(state, SourceState::Denied(_));
+        let is_absent = state == SourceState::Absent;
+        self.denied = if is_denied { self.denied.or_else(|| Some(Instant::now())) } else { None };
+        // A watch that is too old is made anew at once, and is no failure.
+        if state == SourceState::Synced {
+            return Duration::ZERO;
+        }
+        // Every watch breaks off once in a while, and goes on.
+        if self.count > 0 || !matches!(error, watcher::Error::WatchFailed(_)) {
+            post.report(Report::Source(kind.source, state)).await;
+        }
+        if let (Some(since), Some(event)) = (self.denied, &kind.denied)
+            && since.elapsed() >= DENIED_FOR
+        {
+            post.report(Report::Said(event.clone())).await;
+        }
+        self.count = (self.count + 1).min(16);
+        if is_absent { ABSENT_PAUSE } else { (PAUSE.0 * 2u32.pow(self.count - 1)).min(PAUSE.1) }
+    }
+}
+
+fn state_of(error: &watcher::Error) -> SourceState {
+    let code = match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status)) | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => {
+            status.code
+        }
+        watcher::Error::WatchError(status) => status.code,
+        _ => 0,
+    };
+    let text = || with_causes(error).chars().take(300).collect::<String>();
+    match code {
+        401 | 403 => SourceState::Denied(text()),
+        404 => SourceState::Absent,
+        410 => SourceState::Synced,
+        _ => SourceState::Failing(text()),
+    }
+}
