@@ -35,7 +35,7 @@ pub(crate) fn run(flags: &ServeFlags) -> Result<ExitCode, Failure> {
     let routes = routes(flags, config.bind)?;
     let serving = describe(&routes);
     let publisher = Publisher::new(routes);
-    let engine = Engine::start(config, certificates.configs(), &publisher).map_err(Failure::runtime)?;
+    let engine = Engine::start(config, certificates.configs(), &publisher.readers()).map_err(Failure::runtime)?;
     for line in engine.refusals() {
         log::info(line);
     }

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use discovery::{Publisher, Reader};
+use discovery::{Reader, Readers};
 
 use crate::config::Config;
 use crate::core::{Core, Counters};
@@ -63,7 +63,7 @@ impl std::error::Error for ShardFailed {}
 
 impl Engine {
     /// Starts the shards; all of them listen when it returns.
-    pub fn start(config: Config, tls: Configs, routes: &Publisher) -> Result<Self, StartError> {
+    pub fn start(config: Config, tls: Configs, routes: &Readers) -> Result<Self, StartError> {
         let count = config.cpus.len();
         if count == 0 {
             return Err(StartError("no shard to start: give at least one CPU".into()));

@@ -63,7 +63,7 @@ impl Cluster {
         let mut sites = Vec::new();
         for (local, (id, version, apis, twin)) in started.into_iter().enumerate() {
             let routes = Publisher::new(snapshot(&servers, local)?);
-            let proxy = Engine::start(config(), tls_configs(&pki)?, &routes)?;
+            let proxy = Engine::start(config(), tls_configs(&pki)?, &routes.readers())?;
             sites.push(Site { id, version, apis, twin, proxy });
         }
         Ok(Self { pki, sites })

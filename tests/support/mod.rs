@@ -253,7 +253,7 @@ impl Plan {
         }
         let routes = Publisher::new(builder.build().unwrap());
         let config = config(self.driver, self.shards, self.limits);
-        let engine = Engine::start(config, tls_configs(&self.pki), &routes).unwrap();
+        let engine = Engine::start(config, tls_configs(&self.pki), &routes.readers()).unwrap();
         let address = engine.address();
         World { pki: self.pki, twins, configs, routes, engine: Some(engine), address }
     }

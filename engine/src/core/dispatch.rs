@@ -3,7 +3,7 @@
 //! What always holds: at most one server has a request at a time, and another one gets it only when the first provably did not begin; at most
 //! `attempts` are asked; `Server::active` is the number of exchanges whose `server` it is.
 
-use discovery::{ServerSet, Snapshot};
+use discovery::{ServerSet, Snapshot, Via};
 
 use super::conn::{Conn, Role, put_headers};
 use super::exchange::{Exchange, Phase, Side};
@@ -25,9 +25,12 @@ impl Core {
         let snapshot = std::sync::Arc::clone(snapshot);
         self.generation = snapshot.generation();
         self.slots.clear();
-        for server in snapshot.servers() {
+        for (at, server) in snapshot.servers().iter().enumerate() {
             let known = self.servers.iter().position(|known| known.is(server));
             let slot = known.map_or_else(|| self.new_slot(server, &snapshot), ServerSlot::at);
+            if let Some(known) = self.servers.get_mut(usize::from(slot.0)) {
+                known.is_ready = snapshot.ready().iter().any(|index| index.get() == at);
+            }
             self.slots.push(slot);
         }
         self.local = self.slots.get(snapshot.local().get()).copied().unwrap_or(ServerSlot::NONE);
@@ -63,12 +66,12 @@ impl Core {
     /// A place for a server; when all are taken, that of one which is neither in the snapshot nor in use.
     fn new_slot(&mut self, server: &discovery::Server, snapshot: &Snapshot) -> ServerSlot {
         if self.servers.len() < SlotSet::CAPACITY {
-            self.servers.push(Server::new(server.id.clone(), server.address));
+            self.servers.push(Server::new(server));
             return ServerSlot::at(self.servers.len() - 1);
         }
         let unused = |old: &Server| old.is_unused() && !snapshot.servers().iter().any(|server| old.is(server));
         let Some(at) = self.servers.iter().position(unused) else { return ServerSlot::NONE };
-        self.servers[at] = Server::new(server.id.clone(), server.address);
+        self.servers[at] = Server::new(server);
         let slot = ServerSlot::at(at);
         // Exchanges of an older snapshot mean the server that was here before.
         for at in 0..self.exchanges.places() {
@@ -116,7 +119,9 @@ impl Core {
         if prefers_local {
             let now = self.now;
             let local = self.local;
-            let Some(server) = self.servers.get(usize::from(local.0)) else { return self.choose_other(others) };
+            // Before its probe succeeds it gets nothing: a server that starts answers 403 and worse.
+            let ready = self.servers.get(usize::from(local.0)).filter(|server| server.is_ready);
+            let Some(server) = ready else { return self.choose_other(others) };
             if !server.is_down() {
                 return Some(local);
             }
@@ -139,7 +144,7 @@ impl Core {
         let mut due = None;
         for slot in others.iter() {
             let Some(server) = self.servers.get(usize::from(slot.0)) else { continue };
-            if server.left {
+            if server.left || !server.is_ready {
                 continue;
             }
             if !server.is_down() {
@@ -193,8 +198,12 @@ impl Core {
 
     /// Asks for a connection to a server, unless one of the lane is on its way.
     pub(super) fn connect(&mut self, slot: ServerSlot, lane: Lane) {
-        let destination = if slot == self.local { Destination::Local } else { Destination::Peer };
         let Some(server) = self.servers.get_mut(usize::from(slot.0)) else { return };
+        let destination = match server.via {
+            _ if slot == self.local => Destination::Local,
+            Via::Apiserver => Destination::Peer,
+            Via::Proxy => Destination::Proxy,
+        };
         if server.lane(lane).connecting.is_some() {
             return;
         }

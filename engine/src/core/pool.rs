@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use discovery::ServerId;
+use discovery::{ServerId, Via};
 
 use super::conn::{Conn, State};
 use super::slab::Slab;
@@ -148,9 +148,12 @@ impl Pool {
 pub(crate) struct Server {
     pub(crate) id: ServerId,
     pub(crate) address: SocketAddr,
+    pub(crate) via: Via,
     pub(crate) lanes: [Pool; 2],
     /// No connection attempt before this, because the last one failed.
     pub(crate) down_until: Option<Instant>,
+    /// Did the last snapshot say that it may be sent requests?
+    pub(crate) is_ready: bool,
     /// It is in no snapshot any more.
     pub(crate) left: bool,
     /// Exchanges that were given to it and have not ended.
@@ -158,8 +161,9 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(id: ServerId, address: SocketAddr) -> Self {
-        Self { id, address, lanes: Default::default(), down_until: None, left: false, active: 0 }
+    pub(crate) fn new(server: &discovery::Server) -> Self {
+        let (id, address, via) = (server.id.clone(), server.address, server.via);
+        Self { id, address, via, lanes: Default::default(), down_until: None, is_ready: true, left: false, active: 0 }
     }
 
     pub(crate) fn lane(&mut self, lane: Lane) -> &mut Pool {
@@ -191,7 +195,7 @@ impl Server {
     }
 
     pub(crate) fn is(&self, server: &discovery::Server) -> bool {
-        self.id == server.id && self.address == server.address
+        self.id == server.id && self.address == server.address && self.via == server.via
     }
 
     /// No connection, nobody waiting, nobody served.
