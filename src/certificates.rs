@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use engine::tls::{self, Configs, Pair, Serving};
-use rustls::ClientConfig;
 use rustls::pki_types::UnixTime;
+use rustls::{ClientConfig, ServerConfig};
 
 use crate::cli::{ServeFlags, SniFiles};
 use crate::failure::Failure;
@@ -23,8 +23,12 @@ pub(crate) struct Certificates<'a> {
     serving: Serving,
     peer: Watched<'a, Arc<ClientConfig>>,
     local: Watched<'a, Arc<ClientConfig>>,
-    /// The front-proxy pair, which is only checked so far.
-    front_proxy: Option<Watched<'a, ()>>,
+    /// How the peer ports of other proxies are verified, and what they are shown.
+    proxy: Option<Watched<'a, Arc<ClientConfig>>>,
+    /// Who may come to ours.
+    requestheader: Option<Watched<'a, Vec<u8>>>,
+    allowed_names: Vec<String>,
+    peer_port: Option<Arc<ServerConfig>>,
     sni: &'a [SniFiles],
 }
 
@@ -38,22 +42,30 @@ impl<'a> Certificates<'a> {
         let pairs = files.map(|pair| Watched::load(pair.into(), build_pair)).collect::<Result<Vec<_>, _>>()?;
         let ca = Named { flag: "--peer-ca-file", path: &flags.peer_ca_file };
         let local_ca = flags.local_ca_file.as_deref().map_or(ca, |path| Named { flag: "--local-ca-file", path });
-        let front_proxy = match (&flags.proxy_client_cert_file, &flags.proxy_client_key_file) {
+        let proxy = match (&flags.proxy_client_cert_file, &flags.proxy_client_key_file) {
             (Some(cert), Some(key)) => {
                 let cert = Named { flag: "--proxy-client-cert-file", path: cert };
                 let key = Named { flag: "--proxy-client-key-file", path: key };
-                Some(Watched::load(vec![cert, key], check_pair)?)
+                Some(Watched::load(vec![ca, cert, key], proxy_verifier)?)
             }
             _ => None,
         };
-        Ok(Self {
+        let requestheader = flags.peers.requestheader_client_ca_file.as_deref();
+        let requestheader = requestheader.map(|path| Named { flag: "--requestheader-client-ca-file", path });
+        let requestheader = requestheader.map(|file| Watched::load(vec![file], authorities)).transpose()?;
+        let mut certificates = Self {
             serving: serving(&pairs, sni)?,
             pairs,
             peer: Watched::load(vec![ca], verifier)?,
             local: Watched::load(vec![local_ca], verifier)?,
-            front_proxy,
+            proxy,
+            requestheader,
+            allowed_names: flags.peers.allowed_names(),
+            peer_port: None,
             sni,
-        })
+        };
+        certificates.peer_port = certificates.build_peer_port()?;
+        Ok(certificates)
     }
 
     /// What new connections are made with.
@@ -62,9 +74,16 @@ impl<'a> Certificates<'a> {
             clients: self.serving.clone(),
             local: Arc::clone(&self.local.built),
             peer: Arc::clone(&self.peer.built),
-            proxy: None,
-            peer_port: None,
+            proxy: self.proxy.as_ref().map(|proxy| Arc::clone(&proxy.built)),
+            peer_port: self.peer_port.clone(),
         }
+    }
+
+    /// The peer port shows the default pair.
+    fn build_peer_port(&self) -> Result<Option<Arc<ServerConfig>>, Failure> {
+        let Some(authorities) = &self.requestheader else { return Ok(None) };
+        let built = tls::peer_port_config(&self.pairs[0].built, &authorities.built, &self.allowed_names, tls::SERVERS_SPEAK);
+        built.map(Some).map_err(|error| authorities.files[0].refused(error))
     }
 
     /// Reads them again: true when something new is to be used.
@@ -82,10 +101,15 @@ impl<'a> Certificates<'a> {
         }
         let peer = self.peer.reload(verifier);
         let local = self.local.reload(verifier);
-        if let Some(pair) = &mut self.front_proxy {
-            pair.reload(check_pair);
+        let proxy = self.proxy.as_mut().is_some_and(|proxy| proxy.reload(proxy_verifier));
+        let requestheader = self.requestheader.as_mut().is_some_and(|file| file.reload(authorities));
+        if changed || requestheader {
+            match self.build_peer_port() {
+                Ok(built) => self.peer_port = built,
+                Err(failure) => log::error(failure.into_message()),
+            }
         }
-        changed || peer || local
+        changed || peer || local || proxy || requestheader
     }
 }
 
@@ -177,6 +201,15 @@ fn verifier(files: &[Named<'_>], bytes: &[Vec<u8>]) -> Result<Arc<ClientConfig>,
     tls::client_config(&bytes[0], None, tls::SERVERS_SPEAK, UnixTime::now()).map_err(|error| files[0].refused(error))
 }
 
-fn check_pair(files: &[Named<'_>], bytes: &[Vec<u8>]) -> Result<(), Failure> {
-    tls::check_pair(&bytes[0], &bytes[1], UnixTime::now()).map_err(|error| files::pair_refused(files[0], files[1], &error))
+/// Authorities, then our certificate and key.
+fn proxy_verifier(files: &[Named<'_>], bytes: &[Vec<u8>]) -> Result<Arc<ClientConfig>, Failure> {
+    tls::check_pair(&bytes[1], &bytes[2], UnixTime::now()).map_err(|error| files::pair_refused(files[1], files[2], &error))?;
+    let built = tls::client_config(&bytes[0], Some((&bytes[1], &bytes[2])), tls::SERVERS_SPEAK, UnixTime::now());
+    built.map_err(|error| files[0].refused(error))
+}
+
+/// Checked, and kept as they are.
+fn authorities(files: &[Named<'_>], bytes: &[Vec<u8>]) -> Result<Vec<u8>, Failure> {
+    tls::client_config(&bytes[0], None, tls::SERVERS_SPEAK, UnixTime::now()).map_err(|error| files[0].refused(error))?;
+    Ok(bytes[0].clone())
 }

@@ -14,6 +14,10 @@ use engine::IoDriver;
 
 use crate::failure::Failure;
 
+mod peers;
+
+pub(crate) use peers::PeerFlags;
+
 const EXIT_CODES: &str = "\
 Exit codes:
     0  ended by SIGTERM or SIGINT, after running requests had finished
@@ -136,9 +140,12 @@ pub(crate) struct ServeFlags {
 
     /// Which server serves which resources, and which one is local; an example is below
     ///
-    /// Required as long as servers are not discovered. It is read once, at start.
+    /// Instead of --kubeconfig: nothing is asked of the cluster then. It is read once, at start.
     #[arg(long, value_name = "FILE", help_heading = SERVERS)]
-    pub(crate) static_routes: PathBuf,
+    pub(crate) static_routes: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) peers: PeerFlags,
 
     /// The authorities that sign the certificates of peers (the other apiservers), in PEM form
     ///
@@ -150,9 +157,10 @@ pub(crate) struct ServeFlags {
     #[arg(long, value_name = "FILE", help_heading = SERVERS)]
     pub(crate) local_ca_file: Option<PathBuf>,
 
-    /// The front-proxy certificate shown to apiservers; checked, but not used yet
+    /// The front-proxy certificate, shown to the peer ports of other proxies
     ///
-    /// Until the proxy vouches for identities, clients are not asked for certificates, and tokens pass through as they are.
+    /// Without it they are not connected to, and their apiservers are reached at their own addresses. Clients are not asked for
+    /// certificates yet, and tokens pass through as they are.
     #[arg(long, value_name = "FILE", requires = "proxy_client_key_file", help_heading = SERVERS)]
     pub(crate) proxy_client_cert_file: Option<PathBuf>,
 

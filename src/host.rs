@@ -5,6 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 
+use discovery::Cidr;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Where the kernel keeps control groups.
@@ -23,6 +24,42 @@ fn source(from: IpAddr, to: IpAddr) -> io::Result<IpAddr> {
     let socket = UdpSocket::bind(SocketAddr::new(from, 0))?;
     socket.connect(SocketAddr::new(to, 9))?;
     Ok(socket.local_addr()?.ip())
+}
+
+/// The name of this host, as kube-apiserver puts it into its Lease.
+pub(crate) fn name() -> Option<String> {
+    let name = rustix::system::uname().nodename().to_str().ok()?.trim().to_lowercase();
+    (!name.is_empty()).then_some(name)
+}
+
+/// The subnet of the interface that has the address.
+pub(crate) fn subnet(address: IpAddr) -> Option<Cidr> {
+    match address {
+        IpAddr::V4(v4) => subnet_v4(&fs::read_to_string("/proc/net/route").ok()?, v4),
+        IpAddr::V6(v6) => subnet_v6(&fs::read_to_string("/proc/net/if_inet6").ok()?, v6),
+    }
+}
+
+/// The narrowest route without a gateway that the address is on. Numbers are in the byte order of the machine.
+fn subnet_v4(routes: &str, address: Ipv4Addr) -> Option<Cidr> {
+    let number = |text: &str| u32::from_str_radix(text, 16).ok().map(u32::from_be);
+    let on_link = routes.lines().skip(1).filter_map(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        let (destination, gateway) = (number(fields.next()?)?, number(fields.next()?)?);
+        let mask = number(fields.nth(4)?)?;
+        (gateway == 0 && mask != 0 && address.to_bits() & mask == destination).then_some((mask.count_ones(), destination))
+    });
+    let (bits, destination) = on_link.max()?;
+    Cidr::parse(&format!("{}/{bits}", Ipv4Addr::from_bits(destination)))
+}
+
+fn subnet_v6(addresses: &str, address: Ipv6Addr) -> Option<Cidr> {
+    addresses.lines().find_map(|line| {
+        let mut fields = line.split_whitespace();
+        let own = u128::from_str_radix(fields.next()?, 16).ok()?;
+        let bits = u8::from_str_radix(fields.nth(1)?, 16).ok()?;
+        (own == address.to_bits()).then(|| Cidr::parse(&format!("{address}/{bits}"))).flatten()
+    })
 }
 
 /// Raises the soft limit of open files to the hard one; returns the limit that then holds (`None` is no limit).
@@ -83,6 +120,20 @@ mod tests {
 
     fn quota(files: &[(&str, &str)]) -> Option<f64> {
         cpu_quota_from(|path| files.iter().find(|(name, _)| Path::new(name) == path).map(|(_, text)| String::from(*text)))
+    }
+
+    #[test]
+    fn subnets_are_read_from_the_kernel() {
+        let routes = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
+            eth0\t00000000\t010011AC\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
+            eth0\t000011AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0\n";
+        let found = subnet_v4(routes, Ipv4Addr::new(172, 17, 3, 4)).unwrap();
+        assert!(found.contains("172.17.255.1".parse().unwrap()) && !found.contains("172.18.0.1".parse().unwrap()));
+        assert_eq!(subnet_v4(routes, Ipv4Addr::new(10, 0, 0, 1)), None);
+        let addresses = "fd000000000000000000000000000005 02 40 00 80 eth0\n00000000000000000000000000000001 01 80 10 80 lo\n";
+        let found = subnet_v6(addresses, "fd00::5".parse().unwrap()).unwrap();
+        assert!(found.contains("fd00::9".parse().unwrap()) && !found.contains("fd00:0:0:1::9".parse().unwrap()));
+        assert_eq!(subnet_v6(addresses, "fd00::6".parse().unwrap()), None);
     }
 
     #[test]

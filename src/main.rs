@@ -9,6 +9,7 @@ mod demo;
 mod failure;
 mod files;
 mod host;
+mod live;
 mod log;
 mod serve;
 mod signals;

@@ -4,18 +4,21 @@
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
-use discovery::{Publisher, Snapshot};
-use engine::{Config, Engine, Limits, cpus};
+use discovery::live::{Hint, Live};
+use discovery::{BuildError, Publisher, Readers, Server, ServerId, Snapshot, SnapshotBuilder};
+use engine::core::Sign;
+use engine::{Config, Engine, Limits, Report, cpus};
 
 use crate::certificates::Certificates;
 use crate::cli::ServeFlags;
 use crate::failure::Failure;
 use crate::files::{self, Named};
 use crate::signals::Signal;
-use crate::{host, log, signals};
+use crate::{host, live, log, signals};
 
 /// How often the shards and the certificate files are looked after: a new certificate is served within a second.
 const TICK: Duration = Duration::from_millis(250);
@@ -31,11 +34,10 @@ pub(crate) fn run(flags: &ServeFlags) -> Result<ExitCode, Failure> {
     })?;
     let nofile = host::raise_nofile();
     let mut certificates = Certificates::load(flags)?;
-    let config = config(flags, nofile)?;
-    let routes = routes(flags, config.bind)?;
-    let serving = describe(&routes);
-    let publisher = Publisher::new(routes);
-    let engine = Engine::start(config, certificates.configs(), &publisher.readers()).map_err(Failure::runtime)?;
+    let mut config = config(flags, nofile)?;
+    let routes = Routes::open(flags, &config)?;
+    config.report = routes.report();
+    let engine = Engine::start(config, certificates.configs(), &routes.readers()).map_err(Failure::runtime)?;
     for line in engine.refusals() {
         log::info(line);
     }
@@ -46,8 +48,9 @@ pub(crate) fn run(flags: &ServeFlags) -> Result<ExitCode, Failure> {
         log::info(format_args!("limit of open files: {}", nofile.map_or_else(|| String::from("none"), |files| files.to_string())));
     }
     warn_of_unused(flags);
-    log::info(format_args!("serving on {} for {serving}", engine.address()));
-    Ok(wait(engine, &signal, &mut certificates, flags.verbose >= 2))
+    let peers = engine.peer_address().map_or_else(String::new, |address| format!(", proxies on {address}"));
+    log::info(format_args!("serving on {}{peers} for {}", engine.address(), routes.describe()));
+    Ok(wait(engine, routes, &signal, &mut certificates, flags.verbose >= 2))
 }
 
 /// What the flags mean, files left aside.
@@ -56,7 +59,7 @@ fn config(flags: &ServeFlags, nofile: Option<u64>) -> Result<Config, Failure> {
     Ok(Config {
         cpus: cpus.map_err(|error| Failure::usage(format_args!("--cpu-list: {error}")))?,
         io_driver: flags.io_driver,
-        peer_bind: None,
+        peer_bind: peer_bind(flags, bind(flags)?),
         report: None,
         files: nofile.and_then(|files| usize::try_from(files).ok()),
         limits: Limits { client_streams: flags.http2_max_streams_per_connection, ..Limits::default() },
@@ -71,8 +74,88 @@ fn bind(flags: &ServeFlags) -> Result<SocketAddr, Failure> {
     Ok(SocketAddr::new(address, flags.secure_port))
 }
 
-fn routes(flags: &ServeFlags, bind: SocketAddr) -> Result<Snapshot, Failure> {
-    let file = Named { flag: "--static-routes", path: &flags.static_routes };
+/// Where other proxies come in: only with authorities to know them by.
+fn peer_bind(flags: &ServeFlags, bind: SocketAddr) -> Option<SocketAddr> {
+    let wanted = flags.peers.peer_port != 0 && flags.peers.is_on() && flags.peers.requestheader_client_ca_file.is_some();
+    wanted.then(|| SocketAddr::new(bind.ip(), flags.peers.peer_port))
+}
+
+/// Where routing comes from.
+enum Routes {
+    /// From a file, or from nowhere: everything is local.
+    Fixed(Publisher, String),
+    /// From the cluster.
+    Live(Live),
+}
+
+impl Routes {
+    fn open(flags: &ServeFlags, config: &Config) -> Result<Self, Failure> {
+        if !flags.peers.is_on() {
+            let local = local_only(flags).map_err(Failure::usage)?;
+            let text = format!("the local server at {} alone: the feature gate is off", flags.peers.local_server.0);
+            return Ok(Self::Fixed(Publisher::new(local), text));
+        }
+        match &flags.static_routes {
+            Some(path) => {
+                let snapshot = routes(Named { flag: "--static-routes", path }, config.bind)?;
+                let text = describe(&snapshot);
+                Ok(Self::Fixed(Publisher::new(snapshot), text))
+            }
+            None if flags.peers.kubeconfig.is_some() => Ok(Self::Live(live::start(flags, &own(config))?)),
+            None => Err(Failure::usage(
+                "nothing says who serves what: give --kubeconfig=FILE, with which the cluster is asked, or --static-routes=FILE; see 'mvproxy serve --help'",
+            )),
+        }
+    }
+
+    fn readers(&self) -> Readers {
+        match self {
+            Self::Fixed(publisher, _) => publisher.readers(),
+            Self::Live(live) => live.readers().clone(),
+        }
+    }
+
+    /// Who is to be told what the traffic shows.
+    fn report(&self) -> Option<Report> {
+        let Self::Live(live) = self else { return None };
+        let notifier = live.notifier();
+        Some(Arc::new(move |sign| {
+            notifier.notify(match sign {
+                Sign::LocalLost => Hint::LocalInDoubt,
+                Sign::Unreachable(address) => Hint::Unreachable(address),
+            });
+        }))
+    }
+
+    fn describe(&self) -> String {
+        match self {
+            Self::Fixed(_, text) => text.clone(),
+            Self::Live(_) => "a cluster that is asked who serves what".to_owned(),
+        }
+    }
+
+    /// Other proxies are told that we go.
+    fn close(self) {
+        if let Self::Live(live) = self {
+            live.stop();
+        }
+    }
+}
+
+/// Everything local.
+fn local_only(flags: &ServeFlags) -> Result<Snapshot, BuildError> {
+    let mut builder = SnapshotBuilder::new(1);
+    let id = ServerId::new(flags.peers.server_id.as_deref().unwrap_or("local"));
+    let local = builder.server(Server::new(id, flags.peers.local_server.0))?;
+    builder.local(local);
+    builder.build()
+}
+
+fn own(config: &Config) -> live::Own {
+    live::Own { clients: config.bind, peers: config.peer_bind }
+}
+
+fn routes(file: Named<'_>, bind: SocketAddr) -> Result<Snapshot, Failure> {
     let routes = files::routes(file)?;
     match routes.servers().iter().find(|server| is_own(server.address, bind)) {
         Some(server) => Err(Failure::usage(format_args!(
@@ -99,8 +182,14 @@ fn describe(routes: &Snapshot) -> String {
 }
 
 fn warn_of_unused(flags: &ServeFlags) {
-    if flags.proxy_client_cert_file.is_some() {
-        log::warning("--proxy-client-cert-file and --proxy-client-key-file are not used yet: clients are not asked for certificates");
+    if flags.proxy_client_cert_file.is_some() && flags.static_routes.is_some() {
+        log::warning("--proxy-client-cert-file and --proxy-client-key-file are not used with --static-routes: no proxy is connected to");
+    }
+    for name in flags.peers.unknown_gates() {
+        log::warning(format_args!("--feature-gates: {name} means nothing to mvproxy"));
+    }
+    if flags.peers.kubeconfig.is_some() && flags.peers.requestheader_client_ca_file.is_none() {
+        log::warning("no peer port: other proxies could not be told from anybody else without --requestheader-client-ca-file");
     }
     if flags.status_port != 0 {
         log::warning(format_args!("--status-port {} is not served yet: its endpoints come with discovery", flags.status_port));
@@ -108,7 +197,7 @@ fn warn_of_unused(flags: &ServeFlags) {
 }
 
 /// Waits for the first signal, drains, and waits for the shards. The second signal does not come back here.
-fn wait(engine: Engine, signal: &Receiver<Signal>, certificates: &mut Certificates<'_>, counters: bool) -> ExitCode {
+fn wait(engine: Engine, routes: Routes, signal: &Receiver<Signal>, certificates: &mut Certificates<'_>, counters: bool) -> ExitCode {
     let mut ticks = 0;
     let first = loop {
         if let Ok(first) = signal.recv_timeout(TICK) {
@@ -127,6 +216,7 @@ fn wait(engine: Engine, signal: &Receiver<Signal>, certificates: &mut Certificat
         }
     };
     log::info(format_args!("{}: draining; again to end at once", first.name()));
+    routes.close();
     engine.drain();
     match engine.join() {
         Ok(()) => {

@@ -19,5 +19,5 @@ pub mod route;
 mod shard;
 pub mod tls;
 
-pub use config::{Config, IoDriver, Limits, Rate};
+pub use config::{Config, IoDriver, Limits, Rate, Report};
 pub use engine::{Engine, ShardFailed, StartError};
