@@ -32,7 +32,7 @@ fn expect_blocks(table_size: usize, blocks: &[Example<'_>]) {
         assert_eq!(decoder.decode(&hex(block), usize::MAX, &mut out), Ok(Decoded::Complete));
         assert_eq!(pairs(&out), owned(fields));
         assert!(out.iter().all(|field| field.valid));
-        assert_eq!(out.list_size(), fields.iter().map(|(name, value)| name.len() + value.len() + 32).sum());
+        assert_eq!(out.list_size(), fields.iter().map(|(name, value)| name.len() + value.len() + 32).sum::<usize>());
         let table = decoder.table();
         let held: Vec<Pair> = (0..table.count())
             .map(|age| table.slot(age).expect("live").field(table.bytes()))
