@@ -74,9 +74,8 @@ impl Inventory {
 
     fn fill(&self, builder: &mut SnapshotBuilder, sets: &[ServerSet], gone: &[u32]) -> Result<(), BuildError> {
         let is_excluded = |gvr: &Gvr| self.excluded.contains_key(&(gvr.group.clone(), gvr.version.clone()));
-        let excludes = !self.excluded.is_empty();
         for (gvr, &set) in self.names.iter().zip(sets) {
-            if !set.is_empty() && !(excludes && is_excluded(gvr)) {
+            if !set.is_empty() && (self.excluded.is_empty() || !is_excluded(gvr)) {
                 builder.serve(gvr, set)?;
             }
         }
