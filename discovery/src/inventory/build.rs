@@ -39,10 +39,11 @@ impl Inventory {
                 continue;
             };
             let index = builder.server(Server { id: id.clone(), address, via })?;
-            if known.ready.is_none() {
+            let is_local = *id == self.settings.local;
+            if known.ready.is_none() || (!is_local && known.is_outdated()) {
                 builder.unready(index);
             }
-            if *id == self.settings.local {
+            if is_local {
                 builder.local(index);
                 local_serves = serves;
             } else if may_route_to_peers {

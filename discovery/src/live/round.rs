@@ -316,8 +316,11 @@ impl<'a> Round<'a> {
         let views = kept.inventory.views();
         let lacking = views.iter().filter(|view| view.address.is_none() && !view.is_gone).map(|view| view.id.clone());
         let addressless: BTreeSet<ServerId> = lacking.collect();
-        kept.draft.errors.hostport_resolution += addressless.difference(&self.addressless).count() as u64;
-        self.addressless = addressless;
+        // Before the endpoints are there, nobody's address may be allowed yet.
+        if self.sources[Source::Endpoints as usize] != SourceState::Waiting {
+            kept.draft.errors.hostport_resolution += addressless.difference(&self.addressless).count() as u64;
+            self.addressless = addressless;
+        }
         let servers = views.into_iter().map(|view| {
             let work = self.work.get(&view.id);
             let (version, error) = (work.and_then(|work| work.version.clone()), work.and_then(|work| work.error.clone()));
