@@ -89,7 +89,7 @@ impl Inventory {
         let is = |wanted: &[Option<bool>], address: &SocketAddr| wanted.contains(&self.reach.get(address).map(|reach| reach.is_good));
         let good = candidates.iter().find(|(address, _)| is(&[Some(true)], address));
         let untried = || candidates.iter().find(|(address, _)| is(&[None], address));
-        good.or_else(untried).or(candidates.first()).copied()
+        good.or_else(untried).or_else(|| candidates.first()).copied()
     }
 }
 

@@ -39,10 +39,11 @@ impl Inventory {
                 continue;
             };
             let index = builder.server(Server { id: id.clone(), address, via })?;
-            if known.ready.is_none() {
+            let is_local = *id == self.settings.local;
+            if known.ready.is_none() || (!is_local && known.is_outdated()) {
                 builder.unready(index);
             }
-            if *id == self.settings.local {
+            if is_local {
                 builder.local(index);
                 local_serves = serves;
             } else if may_route_to_peers {
@@ -74,9 +75,8 @@ impl Inventory {
 
     fn fill(&self, builder: &mut SnapshotBuilder, sets: &[ServerSet], gone: &[u32]) -> Result<(), BuildError> {
         let is_excluded = |gvr: &Gvr| self.excluded.contains_key(&(gvr.group.clone(), gvr.version.clone()));
-        let excludes = !self.excluded.is_empty();
         for (gvr, &set) in self.names.iter().zip(sets) {
-            if !set.is_empty() && !(excludes && is_excluded(gvr)) {
+            if !set.is_empty() && (self.excluded.is_empty() || !is_excluded(gvr)) {
                 builder.serve(gvr, set)?;
             }
         }

@@ -55,6 +55,14 @@ impl Known {
         self.fetched.as_ref().is_some_and(|fetched| fetched.holder.as_deref() == self.holder())
     }
 
+    /// Was what it serves learned from another process, or before it was ready again? Not if nothing was learned at all.
+    pub(super) fn is_outdated(&self) -> bool {
+        self.fetched.as_ref().is_some_and(|fetched| {
+            let is_other = fetched.holder.is_some() && fetched.holder.as_deref() != self.holder();
+            is_other || self.ready.is_some_and(|ready| fetched.began < ready)
+        })
+    }
+
     /// Is it to be asked what it serves?
     pub(super) fn is_due(&self, doubted: Option<Instant>, now: Instant) -> bool {
         let Some(ready) = self.ready.filter(|_| self.gone.is_none()) else { return false };

@@ -7,7 +7,8 @@
 //!   nothing;
 //! - a server whose Lease is gone is chosen no more, and what only it served is known as gone for [`GONE`]: nobody takes that for a 404;
 //! - a *local* server in doubt is not preferred where a peer serves the same;
-//! - a server that a probe did not find ready is not asked what it serves (a starting one leaves half of it out);
+//! - a server that a probe did not find ready is not asked what it serves (a starting one leaves half of it out), and a peer that became
+//!   ready is not used before it was asked again (it may be another version now);
 //! - clocks and times of Leases are never looked at.
 //!
 //! It opens no socket and reads no clock. Addresses it hands out went through the [`AllowList`], unless they came from the command line.
@@ -277,7 +278,8 @@ impl Inventory {
     pub fn is_local_in_doubt(&self) -> bool {
         let Some(local) = self.servers.get(&self.settings.local) else { return true };
         let began = local.fetched.as_ref().map(|fetched| fetched.began);
-        !local.is_current() || self.doubted.is_some_and(|doubted| began.is_none_or(|began| began < doubted))
+        let is_unsure = local.ready.is_none() || local.is_outdated() || !local.is_current();
+        is_unsure || self.doubted.is_some_and(|doubted| began.is_none_or(|began| began < doubted))
     }
 
     /// Servers that never said what they serve. A Lease without any address may be one of those that are known by address only, so of such

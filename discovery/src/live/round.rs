@@ -104,6 +104,8 @@ pub(super) struct Round<'a> {
     addressless: BTreeSet<ServerId>,
     /// Since when something may have to be published.
     dirty: Option<Instant>,
+    /// When that was last looked at.
+    attempted: Instant,
     token_read: Instant,
 }
 
@@ -172,6 +174,7 @@ impl<'a> Round<'a> {
             sources: Source::ALL.map(|_| SourceState::Waiting),
             addressless: BTreeSet::new(),
             dirty: Some(Instant::now()),
+            attempted: Instant::now(),
             token_read: Instant::now(),
         }
     }
@@ -222,7 +225,9 @@ impl<'a> Round<'a> {
         self.dirty.get_or_insert(now);
     }
 
+    /// One line, whatever a server put into it.
     pub(super) fn log(&self, line: &str) {
+        let line: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         (self.kept.config.log)(&format!("discovery: {line}"));
     }
 
@@ -233,7 +238,9 @@ impl<'a> Round<'a> {
         self.transport.allow(self.kept.inventory.allowed());
         self.start_due(now);
         self.choose_watched();
-        if self.dirty.is_some_and(|since| now.saturating_duration_since(since) >= DEBOUNCE) {
+        // What has had its time goes without an event.
+        let is_old = now.saturating_duration_since(self.attempted) >= ROUND;
+        if is_old || self.dirty.is_some_and(|since| now.saturating_duration_since(since) >= DEBOUNCE) {
             self.publish(now);
         }
         self.show();
@@ -269,7 +276,7 @@ impl<'a> Round<'a> {
         let local = asks.iter().find(is_local).map(|ask| self.place(ask));
         let current = *self.watched.borrow();
         let best = local.filter(|local| ready.contains(local)).or_else(|| ready.contains(&current).then_some(current));
-        let Some(best) = best.or(ready.first().copied()).or(local) else { return };
+        let Some(best) = best.or_else(|| ready.first().copied()).or(local) else { return };
         if best != current {
             self.log(&format!("watching {} now, not {}", best.address, current.address));
             self.watched.send_replace(best);
@@ -283,7 +290,7 @@ impl<'a> Round<'a> {
     }
 
     fn publish(&mut self, now: Instant) {
-        self.dirty = None;
+        (self.dirty, self.attempted) = (None, now);
         let kept = &mut *self.kept;
         let is_held = kept.hold_until.is_some_and(|until| now < until) && kept.inventory.unfetched().next().is_some();
         let Some(built) = kept.inventory.snapshot(kept.draft.generation + 1).filter(|_| !is_held) else { return };
@@ -309,8 +316,11 @@ impl<'a> Round<'a> {
         let views = kept.inventory.views();
         let lacking = views.iter().filter(|view| view.address.is_none() && !view.is_gone).map(|view| view.id.clone());
         let addressless: BTreeSet<ServerId> = lacking.collect();
-        kept.draft.errors.hostport_resolution += addressless.difference(&self.addressless).count() as u64;
-        self.addressless = addressless;
+        // Before the endpoints are there, nobody's address may be allowed yet.
+        if self.sources[Source::Endpoints as usize] != SourceState::Waiting {
+            kept.draft.errors.hostport_resolution += addressless.difference(&self.addressless).count() as u64;
+            self.addressless = addressless;
+        }
         let servers = views.into_iter().map(|view| {
             let work = self.work.get(&view.id);
             let (version, error) = (work.and_then(|work| work.version.clone()), work.and_then(|work| work.error.clone()));

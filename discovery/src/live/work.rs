@@ -15,6 +15,8 @@ use crate::inventory::{Ask, Event};
 const PROBES_APART: Duration = Duration::from_millis(200);
 /// The same of connections that are tried because an address is new: what Leases can make us dial is bounded (threats.md §5).
 const CHECKS_APART: Duration = Duration::from_secs(1);
+/// The same of fetches; a server that starts anew is asked at once.
+const FETCHES_APART: Duration = Duration::from_millis(200);
 /// The first and the longest pause after a fetch that failed.
 const FETCH_PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
@@ -180,7 +182,8 @@ impl Round<'_> {
         if work.place != place {
             return;
         }
-        work.version = version.or(work.version.take());
+        work.next_fetch = began + FETCHES_APART;
+        work.version = version.or_else(|| work.version.take());
         let serves = match result {
             Ok(Answer::Same) => None,
             Ok(Answer::Serves(serves, etags)) => {

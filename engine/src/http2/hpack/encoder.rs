@@ -322,7 +322,7 @@ mod tests {
     fn size_updates_are_the_smallest_then_the_last() {
         let mut encoder = Encoder::new();
         encoder.set_max_table_size(65_536);
-        assert_eq!(block(&mut encoder, &[]), Vec::<u8>::new(), "4,096 is what both ends start with");
+        assert_eq!(block(&mut encoder, &[]), [0u8; 0], "4,096 is what both ends start with");
         encoder.set_max_table_size(0);
         encoder.set_max_table_size(100);
         encoder.set_max_table_size(30);
@@ -330,7 +330,7 @@ mod tests {
         assert_eq!(block(&mut encoder, &[("a", "b")]), [0, 1, b'a', 1, b'b'], "nothing fits");
         encoder.set_max_table_size(1 << 20);
         assert_eq!(block(&mut encoder, &[]), [0x3F, 0xE1, 0x1F]);
-        assert_eq!(block(&mut encoder, &[]), Vec::<u8>::new());
+        assert_eq!(block(&mut encoder, &[]), [0u8; 0]);
     }
 
     #[test]
