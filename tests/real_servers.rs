@@ -13,7 +13,7 @@ use loadgen::Client;
 use loadgen::client::Response;
 use serde_json::{Value, json};
 use support::headers;
-use support::real::{ADMIN, ALICE, Apiserver, ControlPlane, MVPROXY, Version};
+use support::real::{ADMIN, ALICE, Apiserver, ControlPlane, MVPROXY, Version, own_ip};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 
@@ -195,6 +195,22 @@ async fn the_storage_version_api_names_the_servers_by_their_ids() {
     let annotations = &lease["metadata"]["annotations"];
     assert_eq!(annotations["kubernetes.io/peer-advertise-address"], server.address().to_string(), "{lease}");
     assert_eq!(lease["metadata"]["labels"]["kubernetes.io/hostname"], "cp-a");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_not_on_loopback_is_in_the_endpoint_slice() {
+    let Some(plane) = ControlPlane::start().await else { return };
+    let server = plane.server("cp-a", Version::newer()).ip(own_ip()).start().await;
+    assert_eq!(server.address().ip(), own_ip());
+    let client = server.client(MVPROXY).await;
+    let listed = async || {
+        let slices = client.get("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices").await.unwrap().json().unwrap();
+        list(&slices["items"]).into_iter().find(|slice| slice["metadata"]["name"] == "kubernetes")
+    };
+    eventually("the EndpointSlice", Duration::from_secs(30), async || listed().await.is_some()).await;
+    let slice = listed().await.unwrap();
+    assert_eq!(slice["endpoints"][0]["addresses"], json!([own_ip()]), "{slice}");
+    assert_eq!(slice["ports"][0]["port"], server.address().port(), "{slice}");
 }
 
 async fn send(client: &Client, method: Method, path: &str, body: &Value) -> Response {

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::audit::Audit;
 use super::identity::server_id;
-use super::plane::{ADMIN, Shared, User};
+use super::plane::{ADMIN, MVPROXY, Shared, User};
 use super::process::{EXIT_LIMIT, Port, Process};
 use super::programs::{self, Version};
 use crate::support::tools::run;
@@ -44,6 +44,8 @@ pub struct Apiserver {
     port: Port,
     process: Option<Process>,
     audit: Audit,
+    /// Whether it was ready once, with the manifests in force.
+    settled: bool,
 }
 
 impl ServerPlan {
@@ -110,6 +112,7 @@ impl ServerPlan {
             id: server_id(&self.hostname),
             port: Port::reserve(self.ip),
             process: None,
+            settled: false,
             audit: Audit::new(&self.plane.path(&format!("{}-audit.log", self.hostname))),
             plan: self,
         };
@@ -232,14 +235,14 @@ impl Apiserver {
         self.end(Signal::KILL).await
     }
 
-    /// Stops the process, as a server that hangs: its sockets stay open and its kernel goes on acknowledging.
+    /// Stops the process, as a server that hangs; see [`Process::freeze`].
     pub fn freeze(&self) {
-        self.process().signal(Signal::STOP);
+        self.process().freeze();
     }
 
     /// Lets it go on.
     pub fn thaw(&self) {
-        self.process().signal(Signal::CONT);
+        self.process().thaw();
     }
 
     /// Stops it with SIGTERM if it runs, starts it with a changed plan at the same address, and waits until it is ready.
@@ -259,7 +262,9 @@ impl Apiserver {
         self.launch().await;
     }
 
-    /// Waits until `/readyz` is 200, and sees to it that the manifests are applied.
+    /// Waits until `/readyz` is 200, and the first time until the manifests are in force.
+    ///
+    /// A restarted server still answers 403 to entitled users for a moment after this: that is how real ones are.
     pub async fn wait_ready(&mut self) {
         let begun = Instant::now();
         while !self.ready().await {
@@ -273,17 +278,21 @@ impl Apiserver {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        self.plan.plane.manifests.get_or_init(|| self.apply_manifests()).await;
+        if !self.settled {
+            self.plan.plane.manifests.get_or_init(|| self.apply_manifests()).await;
+            self.wait_for(MVPROXY, "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases").await;
+            self.settled = true;
+        }
     }
 
     /// Whether `/readyz` is 200 now.
     pub async fn ready(&self) -> bool {
-        self.has("/readyz").await
+        self.answers(ADMIN, "/readyz").await
     }
 
-    async fn has(&self, path: &str) -> bool {
+    async fn answers(&self, user: User, path: &str) -> bool {
         let asking = async {
-            let client = Client::connect(self.address(), self.plan.plane.pki.ca_pem(), NAME, Some(ADMIN.token)).await?;
+            let client = Client::connect(self.address(), self.plan.plane.pki.ca_pem(), NAME, Some(user.token)).await?;
             client.get(path).await
         };
         // A server that hangs while it starts is asked again.
@@ -291,18 +300,27 @@ impl Apiserver {
         matches!(answer, Ok(Ok(response)) if response.status == StatusCode::OK)
     }
 
-    async fn apply_manifests(&self) {
+    async fn wait_for(&self, user: User, path: &str) {
         let begun = Instant::now();
+        while !self.answers(user, path).await {
+            if begun.elapsed() > READY_LIMIT {
+                self.process().fail(&format!("did not answer {path} to {} within {READY_LIMIT:?}", user.name));
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    async fn apply_manifests(&self) {
         // A server is ready before it has made its namespaces.
         for namespace in ["default", "kube-system"] {
-            while !self.has(&format!("/api/v1/namespaces/{namespace}")).await {
-                if begun.elapsed() > READY_LIMIT {
-                    self.process().fail(&format!("did not make the namespace {namespace} within {READY_LIMIT:?}"));
-                }
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
+            self.wait_for(ADMIN, &format!("/api/v1/namespaces/{namespace}")).await;
         }
-        self.kubectl(&["create", "--validate=ignore", "-f", MANIFESTS]).await;
+        let [rbac, names] = ["rbac.yaml", "lease-names.yaml"].map(|name| format!("--filename={MANIFESTS}/{name}"));
+        let mut arguments = vec!["create", "--validate=ignore", &rbac];
+        if self.plan.version.minor() >= 30 {
+            arguments.push(&names);
+        }
+        self.kubectl(&arguments).await;
     }
 
     async fn launch(&mut self) {

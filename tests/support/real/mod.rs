@@ -24,4 +24,5 @@ pub mod programs;
 
 pub use apiserver::{Apiserver, ServerPlan};
 pub use plane::{ADMIN, ALICE, ControlPlane, MVPROXY, User};
+pub use process::own_ip;
 pub use programs::Version;

@@ -2,7 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::LazyLock;
@@ -14,6 +14,9 @@ use socket2::{Domain, Socket, Type};
 
 /// From a signal to the end: a server that was told to end first lets its requests finish.
 pub const EXIT_LIMIT: Duration = Duration::from_secs(90);
+
+/// From SIGSTOP to the stop of the last thread.
+const FREEZE_LIMIT: Duration = Duration::from_secs(10);
 
 /// How much of a log a panic shows.
 const TAIL_LINES: usize = 40;
@@ -52,6 +55,34 @@ impl Process {
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
         kill_process(pid, signal).unwrap_or_else(|error| panic!("cannot signal {}: {error}", self.name));
+    }
+
+    /// Stops it, as a server that hangs: its sockets stay open and its kernel goes on acknowledging. None of its threads runs any more
+    /// when this returns.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+        let begun = Instant::now();
+        while !self.stopped() {
+            if begun.elapsed() > FREEZE_LIMIT {
+                self.fail(&format!("did not stop within {FREEZE_LIMIT:?}"));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Whether every thread is stopped: the first to see the signal stops the others, and on a busy machine that takes its time.
+    fn stopped(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        tasks.map_while(Result::ok).all(|task| {
+            // A thread may end in between. The state comes behind the name, which ends with the last parenthesis.
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            stat.rsplit(") ").next().is_none_or(|rest| rest.is_empty() || rest.starts_with('T'))
+        })
     }
 
     /// How it ended, if it did.
@@ -111,6 +142,14 @@ fn spawn(command: Command) -> io::Result<Child> {
     let (reply, answer) = channel();
     SPAWNER.send((command, reply)).unwrap();
     answer.recv().unwrap()
+}
+
+/// An address of this machine that is not loopback, for what refuses those. What is sent to it stays on the machine.
+pub fn own_ip() -> IpAddr {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+    // Sends nothing: it only asks from which address one would. TEST-NET-1 (RFC 5737).
+    socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).expect("this machine has no address but loopback");
+    socket.local_addr().unwrap().ip()
 }
 
 /// A port that nobody else is given as long as this lives, whether its server is up or down.
