@@ -379,5 +379,8 @@ async fn assert_copied_once(engine: &Engine) {
 
 /// A ConfigMap, or a Job for all the twin cares, of about a kilobyte.
 fn object() -> Bytes {
-    format!(r#"{{"metadata":{{"name":"demo","namespace":"default"}},"data":{{"value":"{}"}}}}"#, "v".repeat(960)).into()
+    // Unlike the last one, as what changes nothing is no event, and of its length.
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let value = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!(r#"{{"metadata":{{"name":"demo","namespace":"default"}},"data":{{"value":"{value:0960}"}}}}"#).into()
 }

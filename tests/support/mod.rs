@@ -19,6 +19,7 @@ pub mod go;
 pub mod http1;
 pub mod python;
 pub mod raw;
+pub mod real;
 pub mod script;
 pub mod tools;
 

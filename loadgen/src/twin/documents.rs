@@ -4,18 +4,19 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 
 use super::apis::Api;
 use super::path::Path;
-use super::status::json;
+use super::status::line;
 use super::wire;
 
-/// The content types of the aggregated documents, newest first.
-const AGGREGATED: [(&str, &str); 2] = [
-    ("v2", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"),
-    ("v2beta1", "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"),
+/// The aggregated documents: version, content type, and the minor versions of Kubernetes that have it.
+const AGGREGATED: [(&str, &str, RangeInclusive<u32>); 2] = [
+    ("v2", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", 30..=u32::MAX),
+    ("v2beta1", "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList", 26..=32),
 ];
 
 /// One document, ready to be sent.
@@ -27,8 +28,27 @@ pub(super) struct Document {
     pub(super) etag: Option<String>,
 }
 
+/// What is at a path.
+pub(super) enum Found<'a> {
+    Document(&'a Document),
+    Nothing,
+    /// A document, but in no form that the client takes.
+    NotAcceptable,
+}
+
+/// In what form a client wants `/api` and `/apis`.
+#[derive(Debug, PartialEq, Eq)]
+enum Form {
+    /// Aggregated, of this version of `apidiscovery.k8s.io`.
+    Aggregated(&'static str),
+    Legacy,
+    None,
+}
+
 /// All documents of a twin.
 pub(super) struct Documents {
+    /// The minor version of Kubernetes.
+    minor: u32,
     /// By path and version of `apidiscovery.k8s.io`.
     aggregated: HashMap<(&'static str, &'static str), Document>,
     /// By path.
@@ -36,36 +56,47 @@ pub(super) struct Documents {
 }
 
 impl Documents {
-    pub(super) fn new(apis: &[Api], address: &str) -> Self {
+    pub(super) fn new(apis: &[Api], address: &str, minor: u32) -> Self {
         let mut aggregated = HashMap::new();
-        for (version, content_type) in AGGREGATED {
+        for (version, content_type, _) in AGGREGATED {
             for (path, core) in [("/api", true), ("/apis", false)] {
                 let body = aggregated_list(apis, core, version);
                 let etag = Some(etag(&body));
                 aggregated.insert((path, version), Document { body, content_type, etag });
             }
         }
-        Self { aggregated, legacy: legacy_documents(apis, address) }
+        Self { minor, aggregated, legacy: legacy_documents(apis, address) }
     }
 
-    /// The document for a path in the form that `accept` prefers; `None` where the path has none.
-    pub(super) fn find(&self, path: &Path, accept: &str) -> Option<&Document> {
-        let aggregated = |path| self.aggregated.get(&(path, preferred(accept)?));
-        let legacy = |path: &str| self.legacy.get(path);
+    /// The document for a path in the form that `accept` prefers.
+    pub(super) fn find(&self, path: &Path, accept: &str) -> Found<'_> {
+        let legacy = |path: &str| self.legacy.get(path).map_or(Found::Nothing, Found::Document);
         match path {
-            Path::Core => aggregated("/api").or_else(|| legacy("/api")),
-            Path::Groups => aggregated("/apis").or_else(|| legacy("/apis")),
+            Path::Core => self.root("/api", accept),
+            Path::Groups => self.root("/apis", accept),
             Path::Group(group) => legacy(&format!("/apis/{group}")),
             Path::GroupVersion(group, version) => legacy(&group_version_path(group, version)),
-            _ => None,
+            _ => Found::Nothing,
         }
+    }
+
+    fn root(&self, path: &'static str, accept: &str) -> Found<'_> {
+        let document = match preferred(accept, self.minor) {
+            Form::Aggregated(version) => self.aggregated.get(&(path, version)),
+            Form::Legacy => self.legacy.get(path),
+            Form::None => return Found::NotAcceptable,
+        };
+        document.map_or(Found::Nothing, Found::Document)
     }
 }
 
-/// The version of `apidiscovery.k8s.io` that the first acceptable clause of `accept` asks for; `None` is legacy.
+/// The form that the first acceptable clause of `accept` asks for.
 ///
 /// Parameters come in any order; weights (`q`) are ignored, as clients list what they prefer first.
-fn preferred(accept: &str) -> Option<&'static str> {
+fn preferred(accept: &str, minor: u32) -> Form {
+    if accept.is_empty() {
+        return Form::Legacy;
+    }
     for clause in accept.split(',') {
         let mut parts = clause.split(';').map(str::trim);
         if !matches!(parts.next(), Some("application/json" | "application/*" | "*/*")) {
@@ -73,17 +104,17 @@ fn preferred(accept: &str) -> Option<&'static str> {
         }
         let parameters: HashMap<&str, &str> = parts.filter_map(|part| part.split_once('=')).collect();
         let known = match (parameters.get("g"), parameters.get("as")) {
-            (None, None) => return None,
+            (None, None) => return Form::Legacy,
             (Some(&"apidiscovery.k8s.io"), Some(&"APIGroupDiscoveryList")) => {
-                AGGREGATED.iter().find(|(version, _)| parameters.get("v") == Some(version))
+                AGGREGATED.iter().find(|(version, _, minors)| parameters.get("v") == Some(version) && minors.contains(&minor))
             }
             _ => None,
         };
-        if let Some((version, _)) = known {
-            return Some(version);
+        if let Some((version, ..)) = known {
+            return Form::Aggregated(version);
         }
     }
-    None
+    Form::None
 }
 
 fn etag(body: &Bytes) -> String {
@@ -102,7 +133,7 @@ fn aggregated_list(apis: &[Api], core: bool, version: &str) -> Bytes {
         .filter(|(group, _)| group.is_empty() == core)
         .map(|(name, versions)| wire::GroupDiscovery::new(name, &versions))
         .collect();
-    json(&wire::GroupDiscoveryList {
+    line(&wire::GroupDiscoveryList {
         kind: "APIGroupDiscoveryList",
         api_version: format!("apidiscovery.k8s.io/{version}"),
         metadata: wire::Empty {},
@@ -120,17 +151,17 @@ fn legacy_documents(apis: &[Api], address: &str) -> HashMap<String, Document> {
     let versions = core.map_or_else(Vec::new, |(_, apis)| apis.iter().map(|api| &api.version[..]).collect());
     let cidrs = [wire::AddressByCidr { client_cidr: "0.0.0.0/0", server_address: address }];
     let body = wire::ApiVersions { kind: "APIVersions", versions, server_address_by_client_cidrs: cidrs };
-    insert("/api".into(), json(&body));
+    insert("/api".into(), line(&body));
     let named: Vec<wire::Group<'_>> =
         groups.iter().filter(|(name, _)| !name.is_empty()).map(|(name, apis)| wire::Group::new(name, apis)).collect();
     for group in &named {
         let body = wire::TypedGroup { kind: "APIGroup", api_version: "v1", group };
-        insert(format!("/apis/{}", group.name), json(&body));
+        insert(format!("/apis/{}", group.name), line(&body));
     }
     let body = wire::GroupList { kind: "APIGroupList", api_version: "v1", groups: named };
-    insert("/apis".into(), json(&body));
+    insert("/apis".into(), line(&body));
     for api in apis {
-        insert(group_version_path(&api.group, &api.version), json(&wire::ResourceList::new(api)));
+        insert(group_version_path(&api.group, &api.version), line(&wire::ResourceList::new(api)));
     }
     documents
 }
@@ -158,41 +189,49 @@ mod tests {
         let nopeer = "application/json;v=v2;as=APIGroupDiscoveryList;profile=nopeer;g=apidiscovery.k8s.io";
         let beta = "application/json; g=apidiscovery.k8s.io; v=v2beta1; as=APIGroupDiscoveryList";
         let table = [
-            (format!("{nopeer},{v2},application/json"), Some("v2")),
-            (format!("{beta},{v2}"), Some("v2beta1")),
-            (format!("application/json,{v2}"), None),
-            (format!("application/vnd.kubernetes.protobuf,{v2}"), Some("v2")),
-            (v2.replace("v2", "v9"), None),
-            ("*/*".into(), None),
-            (String::new(), None),
+            (format!("{nopeer},{v2},application/json"), 36, Form::Aggregated("v2")),
+            (format!("{beta},{v2}"), 36, Form::Aggregated("v2")),
+            (format!("{beta},{v2}"), 32, Form::Aggregated("v2beta1")),
+            (format!("{v2},{beta}"), 29, Form::Aggregated("v2beta1")),
+            (format!("{v2},application/json"), 25, Form::Legacy),
+            (format!("application/json,{v2}"), 36, Form::Legacy),
+            (format!("application/vnd.kubernetes.protobuf,{v2}"), 36, Form::Aggregated("v2")),
+            (beta.into(), 36, Form::None),
+            (v2.replace("v2", "v9"), 36, Form::None),
+            ("*/*".into(), 36, Form::Legacy),
+            (String::new(), 36, Form::Legacy),
         ];
-        for (accept, expected) in table {
-            assert_eq!(preferred(&accept), expected, "{accept}");
+        for (accept, minor, expected) in table {
+            assert_eq!(preferred(&accept, minor), expected, "{accept} of v1.{minor}");
         }
     }
 
     #[test]
     fn documents_are_what_kube_apiserver_writes() {
-        let documents = Documents::new(&apis::batch(), "127.0.0.1:6443");
-        let text = |path, accept: &str| String::from_utf8(documents.find(&Path::parse(path), accept).unwrap().body.to_vec()).unwrap();
+        let documents = Documents::new(&apis::batch(), "127.0.0.1:6443", 36);
+        let text = |path, accept: &str| match documents.find(&Path::parse(path), accept) {
+            Found::Document(document) => String::from_utf8(document.body.to_vec()).unwrap(),
+            _ => String::new(),
+        };
         assert_eq!(
             text("/apis/batch", ""),
-            r#"{"kind":"APIGroup","apiVersion":"v1","name":"batch","versions":[{"groupVersion":"batch/v1","version":"v1"}],"preferredVersion":{"groupVersion":"batch/v1","version":"v1"}}"#
+            r#"{"kind":"APIGroup","apiVersion":"v1","name":"batch","versions":[{"groupVersion":"batch/v1","version":"v1"}],"preferredVersion":{"groupVersion":"batch/v1","version":"v1"}}
+"#
         );
         assert!(text("/apis/batch/v1", "").starts_with(
             r#"{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"batch/v1","resources":[{"name":"jobs","singularName":"job","namespaced":true,"kind":"Job","verbs":["#
         ));
         assert!(text("/apis", AGGREGATED[0].1).starts_with(
-            r#"{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","metadata":{},"items":[{"metadata":{"name":"batch","creationTimestamp":null},"versions":[{"version":"v1","resources":[{"resource":"jobs","responseKind":{"group":"batch","version":"v1","kind":"Job"},"scope":"Namespaced","singularResource":"job","verbs":["#
+            r#"{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","metadata":{},"items":[{"metadata":{"name":"batch"},"versions":[{"version":"v1","resources":[{"resource":"jobs","responseKind":{"group":"","version":"","kind":"Job"},"scope":"Namespaced","singularResource":"job","verbs":["#
         ));
-        assert!(documents.find(&Path::parse("/apis/apps"), "").is_none());
+        assert_eq!(text("/apis/apps", ""), "");
     }
 
     #[test]
     fn the_etag_follows_the_document() {
         let etag = |apis: &[Api]| {
-            let documents = Documents::new(apis, "a");
-            documents.find(&Path::Groups, AGGREGATED[0].1).unwrap().etag.clone().unwrap()
+            let documents = Documents::new(apis, "a", 36);
+            documents.aggregated[&("/apis", "v2")].etag.clone().unwrap()
         };
         assert_eq!(etag(&apis::base()), etag(&apis::base()));
         assert_ne!(etag(&apis::base()), etag(&apis::batch()));

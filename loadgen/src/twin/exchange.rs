@@ -16,7 +16,7 @@ use crate::error::Error;
 
 use super::apis::{Api, Resource};
 use super::debug::Behaviour;
-use super::documents::{Document, Documents};
+use super::documents::{Document, Documents, Found};
 use super::path::{Path, Target};
 use super::store::{Key, ResourceId, Store};
 use super::{Counters, TwinConfig, clock, resources, samples, status};
@@ -64,7 +64,7 @@ impl Served {
                 drop(store.create(Key::new(resource, sample.namespace, sample.name), sample.fields));
             }
         }
-        let documents = Documents::new(&config.apis, &address.to_string());
+        let documents = Documents::new(&config.apis, &address.to_string(), minor(&config.version));
         Ok(Self { config, counters: Counters::default(), store, id, documents, table })
     }
 
@@ -95,12 +95,13 @@ impl Answer {
     }
 
     pub(super) fn text(status: StatusCode, body: &'static str) -> Self {
-        Self { content_type: "text/plain; charset=utf-8", ..Self::json(status, Bytes::from_static(body.as_bytes())) }
+        let body = Bytes::from_static(body.as_bytes());
+        Self { content_type: "text/plain; charset=utf-8", headers: vec![NOSNIFF], ..Self::json(status, body) }
     }
 
     /// A path that no part of the server knows.
     pub(super) fn page_not_found() -> Self {
-        Self { headers: vec![NOSNIFF], ..Self::text(StatusCode::NOT_FOUND, "404 page not found\n") }
+        Self::text(StatusCode::NOT_FOUND, "404 page not found\n")
     }
 }
 
@@ -160,7 +161,9 @@ impl Exchange {
     /// after the response (RFC 9113 §8.1), as Go does.
     pub(super) async fn answer(mut self, answer: Answer) -> Result<(), Error> {
         let mut head = self.head(answer.status, answer.content_type);
-        head.headers_mut().extend(answer.headers);
+        for (name, value) in answer.headers {
+            head.headers_mut().insert(name, value);
+        }
         if answer.status != StatusCode::NOT_MODIFIED {
             head.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(answer.body.len()));
         }
@@ -198,38 +201,47 @@ impl Exchange {
     fn document(&self, path: &Path) -> Answer {
         // Clauses may come in several header lines (RFC 9110 §5.2).
         let accept: Vec<&str> = self.request.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
-        let Some(document) = self.served.documents.find(path, &accept.join(",")) else {
-            return match path {
-                Path::GroupVersion(group, _) if self.served.knows_group(group) => status::unknown_resource(),
-                _ => Answer::page_not_found(),
-            };
+        let document = match (self.served.documents.find(path, &accept.join(",")), path) {
+            (Found::Document(document), _) => document,
+            (Found::NotAcceptable, _) => return status::not_acceptable(),
+            (Found::Nothing, Path::GroupVersion(group, _)) if self.served.knows_group(group) => return status::unknown_resource(),
+            (Found::Nothing, _) => return Answer::page_not_found(),
         };
         if !matches!(self.request.method, Method::GET | Method::HEAD) {
             return status::method_not_allowed();
         }
         let Document { body, content_type, etag } = document.clone();
         let mut answer = Answer { content_type, ..Answer::json(StatusCode::OK, body) };
-        if matches!(path, Path::Core | Path::Groups) {
-            answer.headers.push((VARY, HeaderValue::from_static("Accept")));
-        }
+        // Aggregated documents alone have one, and only they are said to depend on who asks and how.
         if let Some(etag) = etag.and_then(|etag| HeaderValue::try_from(etag).ok()) {
             if self.request.headers.get(IF_NONE_MATCH) == Some(&etag) {
                 answer.status = StatusCode::NOT_MODIFIED;
                 answer.body = Bytes::new();
             }
             answer.headers.push((ETAG, etag));
+            answer.headers.push((VARY, HeaderValue::from_static("Accept")));
+            answer.headers.push((CACHE_CONTROL, HeaderValue::from_static("public")));
         }
         answer
     }
 }
 
+/// 36 of `v1.36.4`.
+fn minor(git_version: &str) -> u32 {
+    git_version.split('.').nth(1).and_then(|minor| minor.parse().ok()).unwrap_or_default()
+}
+
 /// The answer of `/version` for a version such as `v1.36.4`.
 fn version(git_version: &str) -> Answer {
-    let mut numbers = git_version.trim_start_matches('v').split('.');
-    let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+    let major = git_version.trim_start_matches('v').split('.').next().unwrap_or_default();
+    let minor = minor(git_version);
     let body = json!({
         "major": major,
-        "minor": minor,
+        "minor": minor.to_string(),
+        "emulationMajor": major,
+        "emulationMinor": minor.to_string(),
+        "minCompatibilityMajor": major,
+        "minCompatibilityMinor": minor.saturating_sub(1).to_string(),
         "gitVersion": git_version,
         "gitCommit": "twin",
         "gitTreeState": "clean",

@@ -12,7 +12,7 @@ use crate::error::Error;
 
 use super::exchange::{Answer, Entry, Exchange};
 use super::path::{Target, query_flag};
-use super::status::{self, Details};
+use super::status::{self, Cause, Details};
 use super::store::{Key, Refusal, ResourceId, Selection, Stored};
 use super::{clock, watches};
 
@@ -95,7 +95,12 @@ fn find(exchange: &Exchange, id: ResourceId, entry: &Entry, target: &Target) -> 
 fn create(exchange: &Exchange, id: ResourceId, entry: &Entry, target: &Target, object: Map<String, Value>) -> Answer {
     let field = |name| metadata(&object, name);
     let name = match (field("name"), field("generateName")) {
-        ("", "") => return status::bad_request("name or generateName is required"),
+        ("", "") => {
+            let message = "Required value: name or generateName is required";
+            let cause = Cause { reason: "FieldValueRequired", message, field: "metadata.name" };
+            // There the kind is the kind.
+            return status::invalid(Details { kind: &entry.resource.kind, ..details(entry, "") }, cause);
+        }
         // Five characters, as kube-apiserver appends.
         ("", prefix) => format!("{prefix}{}", &clock::uuid()[..5]),
         (name, _) => name.to_owned(),
@@ -116,10 +121,25 @@ fn update(exchange: &Exchange, id: ResourceId, entry: &Entry, target: &Target, o
         let message = format!("the name of the object ({name}) does not match the name on the URL ({})", target.name);
         return status::bad_request(&message);
     }
+    if is_lease(entry) && metadata(&object, "resourceVersion").is_empty() {
+        // Only a Lease that is not there may be put blindly, and that creates it.
+        let exists = exchange.served.store.find(&Key::new(id, &target.namespace, &target.name)).is_some();
+        return if exists { unconditional(details(entry, &target.name)) } else { create(exchange, id, entry, target, object) };
+    }
     match exchange.served.store.update(Key::new(id, &target.namespace, &target.name), object) {
         Ok(object) => one(StatusCode::OK, entry, &object),
         Err(refusal) => refused(&refusal, details(entry, &target.name)),
     }
+}
+
+/// Leases are the one kind here whose PUT creates, and is refused when it does not say which revision it changes.
+fn is_lease(entry: &Entry) -> bool {
+    entry.group == "coordination.k8s.io" && entry.resource.plural == "leases"
+}
+
+fn unconditional(about: Details<'_>) -> Answer {
+    let message = "Invalid value: 0: must be specified for an update";
+    status::invalid(about, Cause { reason: "FieldValueInvalid", message, field: "metadata.resourceVersion" })
 }
 
 fn delete(exchange: &Exchange, id: ResourceId, entry: &Entry, target: &Target) -> Answer {
@@ -146,7 +166,7 @@ fn refused(refusal: &Refusal, about: Details<'_>) -> Answer {
 }
 
 fn details<'a>(entry: &'a Entry, name: &'a str) -> Details<'a> {
-    Details { name, group: &entry.group, kind: &entry.resource.plural, uid: "" }
+    Details { name, group: &entry.group, kind: &entry.resource.plural, ..Details::default() }
 }
 
 /// A string in the metadata of an object; empty where there is none.

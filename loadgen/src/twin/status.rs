@@ -38,6 +38,16 @@ pub(super) struct Details<'a> {
     pub(super) kind: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
     pub(super) uid: &'a str,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub(super) causes: &'a [Cause<'a>],
+}
+
+/// What is wrong with one field.
+#[derive(Serialize, Clone, Copy)]
+pub(super) struct Cause<'a> {
+    pub(super) reason: &'static str,
+    pub(super) message: &'a str,
+    pub(super) field: &'static str,
 }
 
 impl Details<'_> {
@@ -85,8 +95,21 @@ pub(super) fn bad_request(message: &str) -> Answer {
 }
 
 pub(super) fn unsupported_media_type() -> Answer {
-    let message = "the body of the request was in an unknown format - accepted media types include: application/json";
+    let message = "the body of the request was in an unknown format - accepted media types include: \
+        application/json, application/yaml, application/vnd.kubernetes.protobuf";
     failure(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message, None)
+}
+
+pub(super) fn not_acceptable() -> Answer {
+    let message =
+        "only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf";
+    failure(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message, None)
+}
+
+/// A field of the object must not be as it is; `cause` says why.
+pub(super) fn invalid(about: Details<'_>, cause: Cause<'_>) -> Answer {
+    let message = format!("{} is invalid: {}: {}", about.qualified(), cause.field, cause.message);
+    failure(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", &message, Some(Details { causes: &[cause], ..about }))
 }
 
 pub(super) fn too_large(limit: usize) -> Answer {
@@ -101,24 +124,35 @@ pub(super) fn store_full() -> Answer {
 
 /// The answer to a successful delete.
 pub(super) fn deleted(about: Details<'_>) -> Answer {
-    Answer::json(StatusCode::OK, body("Success", "", "", Some(about), None))
+    Answer::json(StatusCode::OK, line(&status("Success", "", "", Some(about), None)))
 }
 
 /// The object of an ERROR event: the revision a watch asked for is no longer known.
 pub(super) fn expired() -> Bytes {
     let message = "too old resource version";
-    body("Failure", message, "Expired", None, Some(StatusCode::GONE))
+    json(&status("Failure", message, "Expired", None, Some(StatusCode::GONE)))
 }
 
 fn failure(code: StatusCode, reason: &'static str, message: &str, about: Option<Details<'_>>) -> Answer {
-    let mut body = body("Failure", message, reason, about, Some(code)).to_vec();
-    body.push(b'\n');
-    Answer::json(code, body.into())
+    Answer::json(code, line(&status("Failure", message, reason, about, Some(code))))
 }
 
-fn body(status: &'static str, message: &str, reason: &'static str, details: Option<Details<'_>>, code: Option<StatusCode>) -> Bytes {
+fn status<'a>(
+    status: &'static str,
+    message: &'a str,
+    reason: &'static str,
+    details: Option<Details<'a>>,
+    code: Option<StatusCode>,
+) -> Status<'a> {
     let code = code.map(|code| code.as_u16());
-    json(&Status { kind: "Status", api_version: "v1", metadata: Empty {}, status, message, reason, details, code })
+    Status { kind: "Status", api_version: "v1", metadata: Empty {}, status, message, reason, details, code }
+}
+
+/// JSON with the newline that kube-apiserver writes behind it.
+pub(super) fn line(value: &impl Serialize) -> Bytes {
+    let mut line = json(value).to_vec();
+    line.push(b'\n');
+    line.into()
 }
 
 /// JSON of one of our own types.
@@ -133,7 +167,7 @@ mod tests {
 
     #[test]
     fn bodies_match_kube_apiserver() {
-        let about = Details { name: "x", group: "batch", kind: "jobs", uid: "" };
+        let about = Details { name: "x", group: "batch", kind: "jobs", ..Details::default() };
         let table = [
             (
                 unauthorized(),

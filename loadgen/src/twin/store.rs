@@ -149,6 +149,11 @@ impl Store {
             return Err(Refusal::Stale);
         }
         let (uid, created) = (old.uid.clone(), old.created.clone());
+        let same = Stored::new(&key, object.clone(), uid.clone(), created.clone(), old.revision);
+        if same.json == old.json {
+            // What changes nothing is no event.
+            return Ok(Arc::clone(old));
+        }
         let stored = Arc::new(Stored::new(&key, object, uid, created, state.revision + 1));
         state.insert(key, &stored, "MODIFIED")?;
         self.publish(state);
@@ -276,11 +281,20 @@ mod tests {
     }
 
     #[test]
+    fn an_update_that_changes_nothing_is_no_event() {
+        let store = Store::new();
+        let key = Key::new(0, "a", "x");
+        let created = store.create(key.clone(), Map::new()).unwrap();
+        let same = store.update(key, Map::new()).unwrap();
+        assert_eq!((same.json.clone(), *store.subscribe().borrow()), (created.json.clone(), 2));
+    }
+
+    #[test]
     fn events_come_in_order_and_expire() {
         let store = Store::new();
         let key = Key::new(0, "a", "x");
         store.create(key.clone(), Map::new()).unwrap();
-        store.update(key.clone(), Map::new()).unwrap();
+        store.update(key.clone(), Map::from_iter([("data".into(), Value::Null)])).unwrap();
         store.delete(key.clone()).unwrap();
         let (reached, events) = store.events_after(2, &all()).unwrap();
         let kinds: Vec<_> = events.iter().map(|event| event.kind).collect();

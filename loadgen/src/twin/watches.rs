@@ -110,7 +110,7 @@ fn line(kind: &str, object: &[u8]) -> Bytes {
 /// The object of the bookmark that tells a streaming list that the initial events are complete.
 fn initial_events_end(entry: &Entry, revision: u64) -> String {
     format!(
-        r#"{{"kind":"{}","apiVersion":"{}","metadata":{{"resourceVersion":"{revision}","creationTimestamp":null,"annotations":{{"k8s.io/initial-events-end":"true"}}}}}}"#,
+        r#"{{"kind":"{}","apiVersion":"{}","metadata":{{"resourceVersion":"{revision}","annotations":{{"k8s.io/initial-events-end":"true"}}}}}}"#,
         entry.resource.kind, entry.api_version
     )
 }

@@ -26,12 +26,9 @@ pub(super) struct GroupDiscovery<'a> {
 }
 
 #[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
 struct GroupMetadata<'a> {
     #[serde(skip_serializing_if = "str::is_empty")]
     name: &'a str,
-    /// Always null in these documents.
-    creation_timestamp: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -51,17 +48,18 @@ struct ResourceDiscovery<'a> {
     verbs: [&'static str; VERBS.len()],
 }
 
+/// Group and version are empty where they are those of the document's own place.
 #[derive(Serialize)]
 struct GroupVersionKind<'a> {
-    group: &'a str,
-    version: &'a str,
+    group: &'static str,
+    version: &'static str,
     kind: &'a str,
 }
 
 impl<'a> GroupDiscovery<'a> {
     pub(super) fn new(name: &'a str, versions: &[&'a Api]) -> Self {
         Self {
-            metadata: GroupMetadata { name, creation_timestamp: None },
+            metadata: GroupMetadata { name },
             versions: versions.iter().map(|api| VersionDiscovery::new(api)).collect(),
         }
     }
@@ -71,7 +69,7 @@ impl<'a> VersionDiscovery<'a> {
     fn new(api: &'a Api) -> Self {
         let resource = |resource: &'a Resource| ResourceDiscovery {
             resource: &resource.plural,
-            response_kind: GroupVersionKind { group: &api.group, version: &api.version, kind: &resource.kind },
+            response_kind: GroupVersionKind { group: "", version: "", kind: &resource.kind },
             scope: if resource.namespaced { "Namespaced" } else { "Cluster" },
             singular_resource: &resource.singular,
             verbs: VERBS,
