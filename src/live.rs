@@ -42,6 +42,7 @@ pub(crate) fn start(flags: &ServeFlags, own: &Own) -> Result<Live, Failure> {
             peers: flags.peers.peer_endpoint.iter().map(|peer| (ServerId::new(&peer.id), peer.address)).collect(),
             allowed: allowed(flags, own),
             allow_endpoints: flags.peers.peer_cidr.is_empty(),
+            reaches_proxies: access.client_pair.is_some(),
         },
         announcement: announcement(flags, own),
         access,

@@ -41,6 +41,7 @@ impl Seen {
                 own: vec![servers[0].address],
             },
             allow_endpoints: true,
+            reaches_proxies: true,
         };
         let config = Config { settings, access: access(cluster), announcement, log: |line| println!("{line}") };
         let live = live::start(config).unwrap();
@@ -456,6 +457,7 @@ fn a_wrong_certificate_is_nobody() {
         peers: BTreeMap::from([(ServerId::new(&b.id), b.address)]),
         allowed: AllowList::default(),
         allow_endpoints: false,
+        reaches_proxies: true,
     };
     let live = live::start(Config { settings, access: wrong, announcement: None, log: |line| println!("{line}") }).unwrap();
     let mut seen = Seen { reader: live.readers().reader(), live };

@@ -33,7 +33,9 @@ impl Inventory {
         if *id == self.settings.local {
             return vec![(self.settings.local_address, Via::Apiserver)];
         }
-        let told = known.addresses().into_iter().flatten().filter(|&(address, _)| self.allowed.allows(address));
+        let is_way =
+            |&(address, via): &(SocketAddr, Via)| self.allowed.allows(address) && (via != Via::Proxy || self.settings.reaches_proxies);
+        let told = known.addresses().into_iter().flatten().filter(is_way);
         let mut candidates: Vec<(SocketAddr, Via)> = Vec::new();
         for (address, via) in self.settings.peers.get(id).map(|&address| (address, Via::Apiserver)).into_iter().chain(told) {
             if candidates.iter().all(|candidate| candidate.0 != address) {

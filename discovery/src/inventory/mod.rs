@@ -133,6 +133,8 @@ pub struct Settings {
     pub allowed: AllowList,
     /// Whether what the `kubernetes` EndpointSlices name is allowed as well (never loopback).
     pub allow_endpoints: bool,
+    /// Is there a certificate to show at the peer ports of other proxies? Without one they are no way to a server.
+    pub reaches_proxies: bool,
 }
 
 /// A server that can be asked something.

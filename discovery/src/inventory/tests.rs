@@ -48,6 +48,7 @@ impl Story {
             peers: BTreeMap::new(),
             allowed,
             allow_endpoints: true,
+            reaches_proxies: true,
         };
         Self { inventory: Inventory::new(settings), now: Instant::now() }
     }

@@ -63,7 +63,8 @@ pub fn skipped() -> bool {
     if skipped {
         let test = std::thread::current().name().unwrap_or("a test").to_owned();
         // Not eprintln: that would be captured with the output of a test that passes.
-        writeln!(std::io::stderr(), "SKIPPED for MVPROXY_SKIP_REAL: {test} ran without its real kube-apiservers and shows nothing").unwrap();
+        writeln!(std::io::stderr(), "SKIPPED for MVPROXY_SKIP_REAL: {test} ran without its real kube-apiservers and shows nothing")
+            .unwrap();
     }
     skipped
 }
