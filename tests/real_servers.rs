@@ -189,7 +189,8 @@ async fn the_storage_version_api_names_the_servers_by_their_ids() {
         let jobs = list(&listed["items"]).into_iter().find(|one| one["metadata"]["name"] == "batch.jobs");
         jobs.map(|jobs| jobs["status"]["storageVersions"][0].clone())
     };
-    eventually("StorageVersions", Duration::from_secs(60), async || jobs().await.is_some_and(|one| one["apiServerID"] == server.id())).await;
+    eventually("StorageVersions", Duration::from_secs(60), async || jobs().await.is_some_and(|one| one["apiServerID"] == server.id()))
+        .await;
     assert_eq!(jobs().await.unwrap()["servedVersions"], json!(["batch/v1"]));
     let lease = client.get(&format!("{LEASES}/{}", server.id())).await.unwrap().json().unwrap();
     let annotations = &lease["metadata"]["annotations"];

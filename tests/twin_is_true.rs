@@ -22,8 +22,7 @@ use tokio::time::timeout;
 /// What the real server has and the twin deliberately has not.
 const ABSENT: [&str; 5] = ["shortNames", "categories", "subresources", "storageVersionHash", "managedFields"];
 /// Headers that both must have or both must lack.
-const HEADERS: [&str; 8] =
-    ["audit-id", "cache-control", "content-type", "date", "etag", "retry-after", "vary", "x-content-type-options"];
+const HEADERS: [&str; 8] = ["audit-id", "cache-control", "content-type", "date", "etag", "retry-after", "vary", "x-content-type-options"];
 /// Headers whose value must be the same too.
 const VALUES: [&str; 5] = ["cache-control", "content-type", "retry-after", "vary", "x-content-type-options"];
 

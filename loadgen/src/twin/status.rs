@@ -101,8 +101,7 @@ pub(super) fn unsupported_media_type() -> Answer {
 }
 
 pub(super) fn not_acceptable() -> Answer {
-    let message =
-        "only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf";
+    let message = "only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf";
     failure(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message, None)
 }
 

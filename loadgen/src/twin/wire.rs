@@ -58,10 +58,7 @@ struct GroupVersionKind<'a> {
 
 impl<'a> GroupDiscovery<'a> {
     pub(super) fn new(name: &'a str, versions: &[&'a Api]) -> Self {
-        Self {
-            metadata: GroupMetadata { name },
-            versions: versions.iter().map(|api| VersionDiscovery::new(api)).collect(),
-        }
+        Self { metadata: GroupMetadata { name }, versions: versions.iter().map(|api| VersionDiscovery::new(api)).collect() }
     }
 }
 
