@@ -62,7 +62,7 @@ async fn what_local_has_turned_off_is_done_by_the_peer() {
     let mut watch = client.watch(&format!("{JOBS}?watch=true")).await.unwrap();
     let made = send(&client, Method::POST, JOBS, "application/json", job("one")).await;
     assert_eq!(made.status, StatusCode::CREATED, "{:?}", made.json());
-    let event: Value = serde_json::from_slice(&watch.next_event().await.unwrap().unwrap()).unwrap();
+    let event = watch.next_event().await.unwrap().unwrap();
     assert_eq!((event["type"].as_str(), event["object"]["metadata"]["name"].as_str()), (Some("ADDED"), Some("one")));
     let path = format!("{JOBS}/one");
     let patch = Bytes::from_static(br#"{"metadata":{"labels":{"patched":"yes"}}}"#);
@@ -72,7 +72,7 @@ async fn what_local_has_turned_off_is_done_by_the_peer() {
     // The same with kubectl, as far as it needs no discovery.
     let got = plane.kubectl(proxy.clients, ADMIN, &["get", "--raw", &path]).await;
     assert!(String::from_utf8_lossy(&got.stdout).contains(r#""name":"one""#));
-    plane.kubectl(proxy.clients, ADMIN, &["delete", "--raw", &path]).await;
+    plane.kubectl(proxy.clients, ADMIN, &["delete", "--raw", &format!("{path}?propagationPolicy=Background")]).await;
     assert_eq!(client.get(&path).await.unwrap().status, StatusCode::NOT_FOUND, "deleted, and cp-a says so");
 }
 
@@ -115,7 +115,7 @@ async fn every_resource_is_reachable(older_flags: &[&str], least: usize, expecte
         names.map(|(gvr, path)| (gvr.clone(), path.clone(), name)).collect::<BTreeSet<_>>()
     };
     let differing: BTreeSet<_> = only(&of_old, &of_new, "cp-a").union(&only(&of_new, &of_old, "cp-b")).cloned().collect();
-    assert!(differing.len() >= least && differing.iter().any(|(gvr, ..)| gvr == expected), "{differing:?}");
+    assert!(differing.len() >= least && differing.iter().any(|(gvr, ..)| gvr == expected), "{}: {differing:?}", differing.len());
     for proxy in &fleet.proxies {
         let client = proxy.client(ADMIN).await;
         for (gvr, path, server) in &differing {
