@@ -94,6 +94,11 @@ async fn a_frozen_peer_is_given_up_in_time_and_one_that_goes_on_is_not_cut() {
     let event = tokio::time::timeout(Duration::from_secs(10), watch.next_event()).await.unwrap();
     assert!(event.is_ok_and(|event| event.is_some()), "the watch lives on");
 
+    let went_on = Instant::now();
+    while !b.ready().await || client.get(JOBS).await.unwrap().status != StatusCode::OK {
+        assert!(went_on.elapsed() < Duration::from_secs(10), "it went on, and nobody asks it");
+        sleep(Duration::from_millis(50)).await;
+    }
     b.freeze();
     let asked = Instant::now();
     let answer = client.get(JOBS).await.unwrap();

@@ -134,5 +134,5 @@ async fn what_only_one_version_serves_is_reachable_through_both_proxies() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dozens_of_resources_that_one_version_has_turned_on_are_reachable() {
-    every_resource_is_reachable(&["--runtime-config=api/all=true"], 24, "admissionregistration.k8s.io/v1/mutatingadmissionpolicies").await;
+    every_resource_is_reachable(&["--runtime-config=api/all=true"], 20, "admissionregistration.k8s.io/v1/mutatingadmissionpolicies").await;
 }
