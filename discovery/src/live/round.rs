@@ -212,6 +212,9 @@ impl<'a> Round<'a> {
         if source == Source::Leases && matches!(state, SourceState::Denied(_) | SourceState::Failing(_)) {
             self.kept.draft.errors.lease_list += 1;
         }
+        if state == SourceState::Synced && !self.kept.draft.was_listed(source) {
+            self.kept.draft.listed.push(source);
+        }
         let before = std::mem::replace(&mut self.sources[source as usize], state);
         let state = &self.sources[source as usize];
         if std::mem::discriminant(&before) != std::mem::discriminant(state) {
