@@ -363,7 +363,7 @@ mod tests {
             ("mvproxy demo --twice", "unexpected argument '--twice' found"),
             (
                 "mvproxy serve --tls-cert-file c",
-                "the following required arguments were not provided: --tls-private-key-file <FILE>, --static-routes",
+                "the following required arguments were not provided: --tls-private-key-file <FILE>, --peer-ca-file",
             ),
             (
                 "mvproxy serve --secure-port x",

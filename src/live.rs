@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use discovery::inventory::Settings;
 use discovery::live::{self, Access, Announcement, Credentials, Live};
-use discovery::{AllowList, Cidr, ServerId};
+use discovery::{AllowList, ServerId};
 
 use crate::cli::ServeFlags;
 use crate::failure::Failure;

@@ -3,7 +3,7 @@
 //! Compared are status, headers, and the keys and types of JSON; error bodies word for word. The twin may lack what is listed in
 //! [`ABSENT`], and has nothing that the real server lacks.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise, helpers included")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise, helpers included")]
 
 mod support;
 
@@ -180,7 +180,7 @@ fn same_shape(twin: &Value, real: &Value, at: &str) {
         (Value::Array(twin), Value::Array(real)) => {
             for value in twin {
                 let name = name(value);
-                let other = real.iter().find(|other| self::name(other) == name).or(real.first().filter(|_| name.is_none()));
+                let other = real.iter().find(|other| self::name(other) == name).or_else(|| real.first().filter(|_| name.is_none()));
                 let other = other.unwrap_or_else(|| panic!("{at}: the real server has no {name:?}"));
                 same_shape(value, other, &format!("{at}[{}]", name.unwrap_or_default()));
             }

@@ -280,7 +280,7 @@ impl Inventory {
     pub fn is_local_in_doubt(&self) -> bool {
         let Some(local) = self.servers.get(&self.settings.local) else { return true };
         let began = local.fetched.as_ref().map(|fetched| fetched.began);
-        let is_unsure = local.ready.is_none() || local.is_outdated() || !local.is_current();
+        let is_unsure = local.ready.is_none() || local.fetched.is_none() || local.is_outdated();
         is_unsure || self.doubted.is_some_and(|doubted| began.is_none_or(|began| began < doubted))
     }
 

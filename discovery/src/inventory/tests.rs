@@ -202,6 +202,18 @@ fn a_peer_that_started_anew_is_believed_at_once() {
 }
 
 #[test]
+fn a_fetch_from_before_the_first_list_is_believed() {
+    let mut story = Story::untold();
+    story.probe("a", true);
+    story.fetch("a", "", &["both"]);
+    story.leases(&[lease("a", "a1", 1), lease("b", "b1", 2)]);
+    story.exclude(&[]);
+    story.probe("b", true);
+    story.fetch("b", "b1", &["both"]);
+    assert_eq!((story.who("both"), story.due()), ("a b".into(), vec!["a".into()]));
+}
+
+#[test]
 fn locals_resource_goes_at_once() {
     let mut story = Story::new();
     story.fetch("b", "b1", &["both"]);

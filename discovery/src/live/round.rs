@@ -212,6 +212,11 @@ impl<'a> Round<'a> {
         if source == Source::Leases && matches!(state, SourceState::Denied(_) | SourceState::Failing(_)) {
             self.kept.draft.errors.lease_list += 1;
         }
+        // Whoever was watched may be gone: a probe tells.
+        if matches!(state, SourceState::Failing(_)) {
+            let watched = self.watched.borrow().address;
+            self.work.values_mut().filter(|work| work.is_at(watched)).for_each(|work| work.doubt(Instant::now()));
+        }
         if state == SourceState::Synced && !self.kept.draft.was_listed(source) {
             self.kept.draft.listed.push(source);
         }

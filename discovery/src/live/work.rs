@@ -78,6 +78,11 @@ impl Work {
         (self.next_probe, self.told) = (now, None);
     }
 
+    /// Is it asked there?
+    pub(super) fn is_at(&self, address: SocketAddr) -> bool {
+        self.place.address == address
+    }
+
     fn may_probe(&self, now: Instant) -> bool {
         !self.is_probing && now >= self.next_probe && self.probed.is_none_or(|at| now.saturating_duration_since(at) >= PROBES_APART)
     }

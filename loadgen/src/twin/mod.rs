@@ -10,7 +10,8 @@
 //!
 //! Deliberately absent: HTTP/1.1 and upgrades, idle time limits, authorisation, patch, deletecollection, selectors, paging,
 //! subresources, protobuf, the existence check of namespaces, and the GOAWAY that follows an anonymous answer.
-//! GOAWAY is sent in two steps (RFC 9113 §6.8), while kube-apiserver names the last stream at once.
+//! GOAWAY is sent in two steps (RFC 9113 §6.8), while kube-apiserver names the last stream at once. HEAD of a resource is answered
+//! as GET, for tests of HEAD, while kube-apiserver has 405. `tests/twin_is_true.rs` compares the rest with the real server.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener as StdListener};

@@ -21,8 +21,10 @@ pub mod identity;
 pub mod plane;
 pub mod process;
 pub mod programs;
+pub mod proxy;
 
 pub use apiserver::{Apiserver, ServerPlan};
 pub use plane::{ADMIN, ALICE, ControlPlane, MVPROXY, User};
 pub use process::own_ip;
 pub use programs::Version;
+pub use proxy::{Fleet, Proxy};
