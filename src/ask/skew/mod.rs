@@ -90,7 +90,7 @@ fn report(routes: &Routes, kubelets: Result<Versions, String>, proxies: Result<V
     let mut servers = Versions::new();
     for server in routes.servers.iter().filter(|server| !server.gone) {
         match &server.version {
-            Some(version) => servers.entry(version.clone()).or_insert((0, server.id.clone())).0 += 1,
+            Some(version) => servers.entry(version.clone()).or_insert_with(|| (0, server.id.clone())).0 += 1,
             None => unknown.push(format!("kube-apiserver {}: it did not say", server.id)),
         }
     }
