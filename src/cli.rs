@@ -9,62 +9,21 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use engine::IoDriver;
 
 use crate::failure::Failure;
+use crate::log::Format;
+use crate::status::DEFAULT_PORT;
 
+mod asking;
+mod file;
 mod peers;
+mod texts;
 
+pub(crate) use asking::{ExplainFlags, Output, RoutesFlags, SkewFlags, TextOutput};
 pub(crate) use peers::PeerFlags;
-
-const EXIT_CODES: &str = "\
-Exit codes:
-    0  ended by SIGTERM or SIGINT, after running requests had finished
-    1  the machine does not allow it: a file cannot be read, the port is in use, io_uring is
-       demanded but refused, a shard failed; demo --once: a row of the table is wrong
-    2  what was asked for cannot be meant: flag, value, routing file, certificate, key, CPU list
-  130  second SIGINT: ended at once
-  143  second SIGTERM: ended at once";
-
-/// clap's own line would be longer than a screen is wide.
-const SERVE_USAGE: &str = "mvproxy serve --tls-cert-file=FILE --tls-private-key-file=FILE
-                     --peer-ca-file=FILE --static-routes=FILE [FLAGS]";
-
-const SERVE_EXAMPLES: &str = "\
-Examples:
-  The node's address, port 6443, the kube-apiserver of this node behind it on 127.0.0.1:6443:
-
-    mvproxy serve \\
-      --tls-cert-file=/etc/kubernetes/pki/apiserver.crt \\
-      --tls-private-key-file=/etc/kubernetes/pki/apiserver.key \\
-      --peer-ca-file=/etc/kubernetes/pki/ca.crt \\
-      --static-routes=/etc/kubernetes/mvproxy.yaml
-
-  The routing file says who serves what; `local` is the server behind this proxy:
-
-    local: cp-a
-    servers:
-    - id: cp-a
-      address: 127.0.0.1:6443
-      serves:
-      - {group: \"\", version: v1, resources: [configmaps, pods]}
-    - id: cp-b
-      address: 10.0.0.6:6443
-      serves:
-      - {group: \"\", version: v1, resources: [configmaps, pods]}
-      - {group: batch, version: v1, resources: [cronjobs, jobs]}
-
-  Two shards on CPUs 2 and 3, with what they run on and their counters in the log:
-
-    mvproxy serve ... --cpu-list=2-3 -vv
-";
-
-const DEMO_EXAMPLES: &str = "\
-Examples:
-  mvproxy demo            shows the table, then stays up to be tried with curl and kubectl; Ctrl-C ends it
-  mvproxy demo --once     shows the table and ends
-";
+use texts::{DEMO_EXAMPLES, EXIT_CODES, EXPLAIN_EXAMPLES, ROUTES_EXAMPLES, SERVE_EXAMPLES, SERVE_USAGE, SKEW_EXAMPLES};
 
 const SERVING: &str = "Serving clients";
 const SERVERS: &str = "Reaching apiservers";
@@ -93,6 +52,22 @@ pub(crate) enum Command {
     /// anything is started.
     #[command(override_usage = SERVE_USAGE, after_help = EXIT_CODES, after_long_help = format!("{SERVE_EXAMPLES}\n{EXIT_CODES}"))]
     Serve(Box<ServeFlags>),
+    /// Show which server serves what, as a running instance on this host knows it
+    ///
+    /// Asks the instance's status port. A server that is not ready gets no requests; one that is gone left less than a minute ago.
+    #[command(after_help = ROUTES_EXAMPLES)]
+    Routes(RoutesFlags),
+    /// Tell what would become of a request, and why
+    ///
+    /// Asks the instance's status port, which asks the function that routes. Nothing is sent to an apiserver.
+    #[command(after_help = EXPLAIN_EXAMPLES)]
+    Explain(ExplainFlags),
+    /// Tell which versions there are in the cluster, and whether Kubernetes supports them together
+    ///
+    /// Versions of apiservers, and what they serve differently, come from the status port of the instance on this host; those of kubelets and
+    /// kube-proxies from Node and Pod objects. What may not be read is unknown.
+    #[command(after_help = SKEW_EXAMPLES)]
+    Skew(SkewFlags),
     /// Show what the proxy does, with two simulated apiservers on this machine
     ///
     /// Starts two simulated kube-apiservers that serve different resources, an mvproxy in front of each, sends requests through them,
@@ -105,6 +80,13 @@ pub(crate) enum Command {
 /// The flags of `mvproxy serve`.
 #[derive(Args, Debug)]
 pub(crate) struct ServeFlags {
+    /// A file with flags, in YAML; what is on the command line wins
+    ///
+    /// It begins with `apiVersion: mvproxy.io/v1alpha1` and `kind: ProxyConfiguration`. Its keys are the flags in lowerCamelCase, such as
+    /// `securePort: 6443`. It is read once, at start.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
     /// The address clients connect to [default: the address of the default route's interface]
     ///
     /// Not 0.0.0.0 by default, as kube-apiserver has it: the kube-apiserver behind the proxy listens on 127.0.0.1 with the same
@@ -187,9 +169,15 @@ pub(crate) struct ServeFlags {
     #[arg(long, value_name = "DRIVER", value_parser = io_driver(), default_value = "auto", hide_possible_values = true, help_heading = RESOURCES)]
     pub(crate) io_driver: IoDriver,
 
-    /// The port for health and metrics; 0 is none. Its endpoints come with discovery: nothing listens yet
-    #[arg(long, value_name = "PORT", value_parser = port, default_value = "0", help_heading = WATCHING)]
+    /// The port for health, metrics and `mvproxy routes`, plain HTTP on 127.0.0.1; 0 is none
+    ///
+    /// /livez and /readyz (?verbose says which checks fail, and why), /metrics (Prometheus), /routes and /explain (JSON).
+    #[arg(long, value_name = "PORT", value_parser = port, default_value_t = DEFAULT_PORT, help_heading = WATCHING)]
     pub(crate) status_port: u16,
+
+    /// The form of log lines, which go to stderr: text or json, both as kube-apiserver has them
+    #[arg(long, value_name = "FORM", value_parser = logging_format(), default_value = "text", hide_possible_values = true, help_heading = WATCHING)]
+    pub(crate) logging_format: Format,
 
     /// Say more on stderr: -v what it runs on, -vv also counters every 10 seconds
     #[arg(short, action = clap::ArgAction::Count, help_heading = WATCHING)]
@@ -221,9 +209,18 @@ pub(crate) enum Parsed {
     Printed,
 }
 
+/// For the hint where help is.
+const COMMANDS: [&str; 5] = ["serve", "routes", "explain", "skew", "demo"];
+
 /// Reads the command line; the first argument is the program's name.
 pub(crate) fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Parsed, Failure> {
-    let arguments: Vec<OsString> = arguments.collect();
+    let mut arguments: Vec<OsString> = arguments.collect();
+    let config = file::named(&arguments);
+    if let Some(path) = &config
+        && let Some(serve) = Cli::command().find_subcommand("serve")
+    {
+        file::merge(&mut arguments, path, serve)?;
+    }
     let error = match Cli::try_parse_from(&arguments) {
         Ok(cli) => return Ok(Parsed::Command(cli.command)),
         Err(error) => error,
@@ -235,12 +232,13 @@ pub(crate) fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Parsed,
             Ok(Parsed::Printed)
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
-            Err(Failure::usage("no command: use `mvproxy serve` or `mvproxy demo`; see 'mvproxy --help'"))
+            Err(Failure::usage("no command: use `mvproxy serve`, `routes`, `explain`, `skew` or `demo`; see 'mvproxy --help'"))
         }
         _ => {
-            let command = arguments.get(1).and_then(|name| name.to_str()).filter(|name| ["serve", "demo"].contains(name));
+            let command = arguments.get(1).and_then(|name| name.to_str()).filter(|name| COMMANDS.contains(name));
             let command = command.map_or_else(String::new, |name| format!(" {name}"));
-            Err(Failure::usage(format_args!("{}; see 'mvproxy{command} --help'", reduce(&error.to_string()))))
+            let file = config.map_or_else(String::new, |path| format!("; flags also come from {}", path.display()));
+            Err(Failure::usage(format_args!("{}{file}; see 'mvproxy{command} --help'", reduce(&error.to_string()))))
         }
     }
 }
@@ -294,6 +292,10 @@ fn shards(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|count| range.contains(count)).ok_or_else(bad)
 }
 
+fn logging_format() -> impl TypedValueParser<Value = Format> {
+    PossibleValuesParser::new(["text", "json"]).map(|name| if name == "json" { Format::Json } else { Format::Text })
+}
+
 fn io_driver() -> impl TypedValueParser<Value = IoDriver> {
     PossibleValuesParser::new(["auto", "io_uring", "epoll"]).map(|name| match &*name {
         "io_uring" => IoDriver::IoUring,
@@ -321,7 +323,6 @@ mod tests {
 
     #[test]
     fn clap_accepts_the_definition() {
-        use clap::CommandFactory;
         Cli::command().debug_assert();
     }
 
@@ -329,7 +330,7 @@ mod tests {
     fn defaults_are_those_of_kube_apiserver() {
         let flags = flags("");
         assert_eq!((flags.bind_address, flags.secure_port, flags.http2_max_streams_per_connection), (None, 6443, 100));
-        assert_eq!((flags.shards, flags.status_port, flags.verbose, flags.io_driver), (None, 0, 0, IoDriver::Auto));
+        assert_eq!((flags.shards, flags.status_port, flags.verbose, flags.io_driver), (None, 6446, 0, IoDriver::Auto));
     }
 
     #[test]
@@ -362,7 +363,7 @@ mod tests {
             ("mvproxy demo --twice", "unexpected argument '--twice' found"),
             (
                 "mvproxy serve --tls-cert-file c",
-                "the following required arguments were not provided: --tls-private-key-file <FILE>, --static-routes",
+                "the following required arguments were not provided: --tls-private-key-file <FILE>, --peer-ca-file",
             ),
             (
                 "mvproxy serve --secure-port x",

@@ -11,6 +11,8 @@ use crate::failure::Failure;
 
 /// The largest certificate or key file; bundles with all public authorities have 250 KiB.
 const PEM_MAX: usize = 1 << 20;
+/// The largest configuration file.
+const TEXT_MAX: usize = 1 << 20;
 
 /// A flag and the file that it names.
 #[derive(Clone, Copy)]
@@ -25,6 +27,11 @@ pub(crate) fn routes(file: Named<'_>) -> Result<Snapshot, Failure> {
     let bytes = read(file, static_routes::TEXT_MAX)?;
     let text = std::str::from_utf8(&bytes).map_err(|_| file.refused("not text in UTF-8: is it the right file?"))?;
     static_routes::parse(text).map_err(|error| file.refused(error))
+}
+
+/// A file of ours that is text.
+pub(crate) fn text(file: Named<'_>) -> Result<String, Failure> {
+    String::from_utf8(read(file, TEXT_MAX)?).map_err(|_| file.refused("not text in UTF-8: is it the right file?"))
 }
 
 /// A certificate, key or bundle.

@@ -88,7 +88,7 @@ fn allowed(flags: &ServeFlags, own: &Own) -> AllowList {
 fn announcement(flags: &ServeFlags, own: &Own) -> Option<Announcement> {
     let peers = own.peers?;
     let ip = flags.peers.peer_advertise_ip.unwrap_or_else(|| advertised_ip(peers.ip()));
-    let port = flags.peers.peer_advertise_port.unwrap_or(peers.port());
+    let port = flags.peers.peer_advertise_port.unwrap_or_else(|| peers.port());
     // kube-apiserver advertises its own port with the address of the host.
     let server_address = SocketAddr::new(ip, flags.peers.local_server.0.port());
     Some(Announcement { peer_address: SocketAddr::new(ip, port), server_address })

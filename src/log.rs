@@ -1,37 +1,83 @@
-//! Log lines on stderr in the form kube-apiserver's have (klog), so that what reads those reads these.
+//! Log lines on stderr in the forms kube-apiserver's have (klog), so that what reads those reads these.
 //!
-//! `I1116 05:14:02.123456    1234 serve.rs:10] message`: severity, month and day, time (UTC), process, place in the source.
+//! As text, `I1116 05:14:02.123456    1234 serve.rs:10] message`: severity, month and day, time (UTC), process, place in the source. As JSON,
+//! `{"ts":1763270042123.456,"caller":"src/serve.rs:10","msg":"message","v":0}`: time in milliseconds; errors have no `v`.
 
 use std::fmt;
 use std::io::Write;
 use std::panic::Location;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Said once, at start.
+static IS_JSON: AtomicBool = AtomicBool::new(false);
+
+/// The form of the lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    Text,
+    Json,
+}
+
+/// From now on lines have this form.
+pub(crate) fn set_format(format: Format) {
+    IS_JSON.store(format == Format::Json, Ordering::Relaxed);
+}
 
 /// Says what happened.
 #[track_caller]
 pub(crate) fn info(message: impl fmt::Display) {
-    write('I', Location::caller(), &message);
+    write(Severity::Info, Location::caller(), &message);
 }
 
 /// Says what somebody should look at.
 #[track_caller]
 pub(crate) fn warning(message: impl fmt::Display) {
-    write('W', Location::caller(), &message);
+    write(Severity::Warning, Location::caller(), &message);
 }
 
 /// Says what failed.
 #[track_caller]
 pub(crate) fn error(message: impl fmt::Display) {
-    write('E', Location::caller(), &message);
+    write(Severity::Error, Location::caller(), &message);
 }
 
-fn write(severity: char, place: &Location<'_>, message: &dyn fmt::Display) {
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Severity {
+    Info,
+    Warning,
+    Error,
+}
+
+fn write(severity: Severity, place: &Location<'_>, message: &dyn fmt::Display) {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let file = place.file().rsplit('/').next().unwrap_or_default();
     let stamp = Stamp { seconds: since_epoch.as_secs(), micros: since_epoch.subsec_micros() };
-    let line = format!("{severity}{stamp} {:>7} {file}:{}] {message}\n", std::process::id(), place.line());
+    let place = (place.file(), place.line());
+    let line = if IS_JSON.load(Ordering::Relaxed) {
+        json_line(severity, &stamp, place, &message.to_string())
+    } else {
+        text_line(severity, &stamp, place, message)
+    };
     // One write, so that lines of several threads do not mix; with stderr gone there is nobody to tell.
     drop(std::io::stderr().write_all(line.as_bytes()));
+}
+
+fn text_line(severity: Severity, stamp: &Stamp, (file, line): (&str, u32), message: &dyn fmt::Display) -> String {
+    let severity = match severity {
+        Severity::Info => 'I',
+        Severity::Warning => 'W',
+        Severity::Error => 'E',
+    };
+    let file = file.rsplit('/').next().unwrap_or_default();
+    format!("{severity}{stamp} {:>7} {file}:{line}] {message}\n", std::process::id())
+}
+
+fn json_line(severity: Severity, stamp: &Stamp, (file, line): (&str, u32), message: &str) -> String {
+    let ts = format!("{}.{:03}", stamp.seconds * 1_000 + u64::from(stamp.micros / 1_000), stamp.micros % 1_000);
+    let start = file.rmatch_indices('/').nth(1).map_or(0, |(at, _)| at + 1);
+    let caller = serde_json::Value::from(format!("{}:{line}", &file[start..]));
+    let level = if severity == Severity::Error { "" } else { r#","v":0"# };
+    format!("{{\"ts\":{ts},\"caller\":{caller},\"msg\":{}{level}}}\n", serde_json::Value::from(message))
 }
 
 /// A moment as `1116 05:14:02.123456`.
@@ -57,7 +103,7 @@ impl fmt::Display for Stamp {
 
 #[cfg(test)]
 mod tests {
-    use super::Stamp;
+    use super::*;
 
     #[test]
     fn stamps_are_calendar_days_and_times() {
@@ -70,5 +116,20 @@ mod tests {
         ] {
             assert_eq!(Stamp { seconds, micros }.to_string(), expected);
         }
+    }
+
+    #[test]
+    fn lines_have_klogs_form() {
+        let stamp = Stamp { seconds: 951_782_400, micros: 123_045 };
+        let text = text_line(Severity::Warning, &stamp, ("src/live/x.rs", 7), &"hm");
+        assert!(text.starts_with("W0229 00:00:00.123045 ") && text.ends_with(" x.rs:7] hm\n"), "{text}");
+        assert_eq!(
+            json_line(Severity::Info, &stamp, ("src/live/x.rs", 7), "a \"b\"\n"),
+            "{\"ts\":951782400123.045,\"caller\":\"live/x.rs:7\",\"msg\":\"a \\\"b\\\"\\n\",\"v\":0}\n"
+        );
+        assert_eq!(
+            json_line(Severity::Error, &stamp, ("x.rs", 7), "oh"),
+            "{\"ts\":951782400123.045,\"caller\":\"x.rs:7\",\"msg\":\"oh\"}\n"
+        );
     }
 }

@@ -1,8 +1,9 @@
 //! mvproxy, the Kubernetes mixed version proxy: command line, wiring, signals.
 //!
 //! Flags ([`cli`]) become a configuration ([`serve`], [`files`], [`host`]), the configuration an engine, and [`signals`] end it.
-//! [`demo`] does the same with simulated servers. What a request meets is in the `engine` crate.
+//! [`status`] shows what it knows, and [`ask`] asks it. [`demo`] does the same with simulated servers. What a request meets is in the `engine` crate.
 
+mod ask;
 mod certificates;
 mod cli;
 mod demo;
@@ -13,6 +14,7 @@ mod live;
 mod log;
 mod serve;
 mod signals;
+mod status;
 
 use std::process::ExitCode;
 
@@ -42,6 +44,9 @@ fn run() -> Result<ExitCode, Failure> {
     rustls::crypto::aws_lc_rs::default_provider().install_default().ok();
     match command {
         Command::Serve(flags) => serve::run(&flags),
+        Command::Routes(flags) => ask::routes::run(&flags),
+        Command::Explain(flags) => ask::explain::run(&flags),
+        Command::Skew(flags) => ask::skew::run(&flags),
         Command::Demo(flags) => demo::run(&flags),
     }
 }

@@ -18,7 +18,8 @@ use crate::cli::ServeFlags;
 use crate::failure::Failure;
 use crate::files::{self, Named};
 use crate::signals::Signal;
-use crate::{host, live, log, signals};
+use crate::status::Board;
+use crate::{host, live, log, signals, status};
 
 /// How often the shards and the certificate files are looked after: a new certificate is served within a second.
 const TICK: Duration = Duration::from_millis(250);
@@ -27,6 +28,10 @@ const COUNTERS_EVERY: u32 = 40;
 
 /// Runs until a signal, or until a shard fails.
 pub(crate) fn run(flags: &ServeFlags) -> Result<ExitCode, Failure> {
+    log::set_format(flags.logging_format);
+    if let Some(path) = &flags.config {
+        log::info(format_args!("flags also come from {}", path.display()));
+    }
     let (sender, signal) = mpsc::channel();
     // Fails only when the program is about to end anyway.
     signals::listen(move |first| {
@@ -35,9 +40,12 @@ pub(crate) fn run(flags: &ServeFlags) -> Result<ExitCode, Failure> {
     let nofile = host::raise_nofile();
     let mut certificates = Certificates::load(flags)?;
     let mut config = config(flags, nofile)?;
+    let board = status::start(flags.status_port)?;
     let routes = Routes::open(flags, &config)?;
+    routes.show(&board, &config);
     config.report = routes.report();
     let engine = Engine::start(config, certificates.configs(), &routes.readers()).map_err(Failure::runtime)?;
+    board.show_engine(engine.observer());
     for line in engine.refusals() {
         log::info(line);
     }
@@ -50,7 +58,7 @@ pub(crate) fn run(flags: &ServeFlags) -> Result<ExitCode, Failure> {
     warn_of_unused(flags);
     let peers = engine.peer_address().map_or_else(String::new, |address| format!(", proxies on {address}"));
     log::info(format_args!("serving on {}{peers} for {}", engine.address(), routes.describe()));
-    Ok(wait(engine, routes, &signal, &mut certificates, flags.verbose >= 2))
+    Ok(wait(engine, routes, &board, &signal, &mut certificates, flags.verbose >= 2))
 }
 
 /// What the flags mean, files left aside.
@@ -112,6 +120,14 @@ impl Routes {
         match self {
             Self::Fixed(publisher, _) => publisher.readers(),
             Self::Live(live) => live.readers().clone(),
+        }
+    }
+
+    /// Lets the status port see it.
+    fn show(&self, board: &Board, config: &Config) {
+        board.show_routes(self.readers());
+        if let Self::Live(live) = self {
+            board.show_discovery(live.observer(), config.peer_bind.is_some());
         }
     }
 
@@ -191,13 +207,17 @@ fn warn_of_unused(flags: &ServeFlags) {
     if flags.peers.kubeconfig.is_some() && flags.peers.requestheader_client_ca_file.is_none() {
         log::warning("no peer port: other proxies could not be told from anybody else without --requestheader-client-ca-file");
     }
-    if flags.status_port != 0 {
-        log::warning(format_args!("--status-port {} is not served yet: its endpoints come with discovery", flags.status_port));
-    }
 }
 
 /// Waits for the first signal, drains, and waits for the shards. The second signal does not come back here.
-fn wait(engine: Engine, routes: Routes, signal: &Receiver<Signal>, certificates: &mut Certificates<'_>, counters: bool) -> ExitCode {
+fn wait(
+    engine: Engine,
+    routes: Routes,
+    board: &Board,
+    signal: &Receiver<Signal>,
+    certificates: &mut Certificates<'_>,
+    counters: bool,
+) -> ExitCode {
     let mut ticks = 0;
     let first = loop {
         if let Ok(first) = signal.recv_timeout(TICK) {
@@ -216,6 +236,7 @@ fn wait(engine: Engine, routes: Routes, signal: &Receiver<Signal>, certificates:
         }
     };
     log::info(format_args!("{}: draining; again to end at once", first.name()));
+    board.show_drain();
     routes.close();
     engine.drain();
     match engine.join() {

@@ -50,6 +50,7 @@ impl Files {
         let mut flags = vec![
             ("--bind-address", "127.0.0.1".to_owned()),
             ("--secure-port", "0".to_owned()),
+            ("--status-port", "0".to_owned()),
             ("--tls-cert-file", self.path("serving.crt")),
             ("--tls-private-key-file", self.path("serving.key")),
             ("--peer-ca-file", self.path("ca.crt")),
@@ -180,7 +181,8 @@ fn a_bad_flag_is_a_usage_error() {
         ("--tls-cert-file", "-", "required arguments were not provided", "--tls-cert-file"),
         ("--tls-private-key-file", "-", "required arguments were not provided", "--tls-private-key-file"),
         ("--peer-ca-file", "-", "required arguments were not provided", "--peer-ca-file"),
-        ("--static-routes", "-", "required arguments were not provided", "--static-routes"),
+        ("--static-routes", "-", "nothing says who serves what", "--kubeconfig=FILE"),
+        ("--logging-format", "xml", "invalid value 'xml'", "text, json"),
         ("--proxy-client-cert-file", "x", "required arguments were not provided", "--proxy-client-key-file"),
     ] {
         assert_refused(flag, files.serve(&[(flag, value)]), 2, &[cause, fix]);
@@ -267,23 +269,51 @@ fn a_second_mvproxy_on_the_port_is_refused() {
 fn verbose_says_what_it_runs_on_and_warns_once() {
     let files = Files::new("verbose");
     let (cert, key) = (files.path("proxy.crt"), files.path("proxy.key"));
-    let mut command = files.serve(&[
-        ("--shards", "3"),
-        ("--io-driver", "epoll"),
-        ("--proxy-client-cert-file", &cert),
-        ("--proxy-client-key-file", &key),
-        ("--status-port", "8080"),
-    ]);
+    let mut command =
+        files.serve(&[("--shards", "3"), ("--io-driver", "epoll"), ("--proxy-client-cert-file", &cert), ("--proxy-client-key-file", &key)]);
     command.arg("-vv");
     let mut proxy = Running::start(command);
     for part in ["shard 0: ", "shard 2: ", "epoll", "limit of open files: "] {
         assert!(proxy.log.contains(part), "{part:?} should be in:\n{}", proxy.log);
     }
     let warnings: Vec<&str> = proxy.log.lines().filter(|line| line.starts_with('W')).collect();
-    assert_eq!(warnings.len(), 2, "{}", proxy.log);
-    assert!(warnings[0].contains("not used yet") && warnings[1].contains("--status-port 8080"), "{warnings:?}");
+    assert_eq!(warnings.len(), 1, "{}", proxy.log);
+    assert!(warnings[0].contains("not used with --static-routes"), "{warnings:?}");
     proxy.signal(Signal::TERM);
     assert_eq!(proxy.exit_code(), Some(0));
+}
+
+/// The file says everything but what the command line says otherwise.
+#[test]
+fn flags_may_come_from_a_file() {
+    let files = Files::new("config");
+    let head = "apiVersion: mvproxy.io/v1alpha1\nkind: ProxyConfiguration\n";
+    let [cert, key, ca, routes] = ["serving.crt", "serving.key", "ca.crt", "routes.yaml"].map(|name| files.path(name));
+    let body = format!(
+        "bindAddress: 127.0.0.1\nsecurePort: 1\nstatus-port: 0\ntlsCertFile: {cert}\ntlsPrivateKeyFile: {key}\npeerCaFile: {ca}\n\
+         staticRoutes: {routes}\nshards: 2\nloggingFormat: json\nv: 1\n"
+    );
+    let config = files.write("config.yaml", &format!("{head}{body}"));
+    let mut proxy = Running::start(mvproxy(&["serve", "--config", &config, "--secure-port=0"]));
+    assert_ne!(proxy.address.port(), 1);
+    let lines: Vec<serde_json::Value> = proxy.log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let said = |text: &str| lines.iter().any(|line| line["msg"].as_str().unwrap().contains(text));
+    assert!(said("shard 1: ") && !said("shard 2: ") && said("config.yaml"), "{}", proxy.log);
+    assert!(lines.iter().all(|line| line["ts"].as_f64().unwrap() > 1.7e12 && line["v"] == 0), "{}", proxy.log);
+    assert!(lines[0]["caller"].as_str().unwrap().starts_with("src/serve.rs:"), "{}", proxy.log);
+    proxy.signal(Signal::TERM);
+    assert_eq!(proxy.exit_code(), Some(0));
+
+    let missing = files.path("missing");
+    assert_refused("no file", mvproxy(&["serve", "--config", &missing]), 1, &["--config", "cannot be read", "check the path"]);
+    for (text, expected) in [
+        (format!("{head}{body}securePrt: 1\n"), ["unknown key `securePrt`", "did you mean `securePort`?"]),
+        (format!("{head}{}", body.replace("shards: 2", "shards: many")), ["invalid value 'many' for '--shards <N>'", "config.yaml"]),
+        (format!("kind: ProxyConfiguration\n{body}"), ["`apiVersion` is missing", "mvproxy.io/v1alpha1"]),
+    ] {
+        files.write("config.yaml", &text);
+        assert_refused(&text, mvproxy(&["serve", "--config", &config]), 2, &expected);
+    }
 }
 
 /// Also that what was wired answers, and that a drain waits for a running request.
@@ -317,7 +347,10 @@ fn help_and_version_go_to_stdout() {
     let (code, version, stderr) = run(mvproxy(&["--version"]));
     assert_eq!((code, &*version, &*stderr), (0, concat!("mvproxy ", env!("CARGO_PKG_VERSION"), "\n"), ""));
     for (arguments, expected) in [
-        (&["--help"][..], &["serve", "demo", "Exit codes:"][..]),
+        (&["--help"][..], &["serve", "routes", "explain", "skew", "demo", "Exit codes:"][..]),
+        (&["routes", "--help"], &["--status-port", "[default: 6446]", "-o wide", "Examples:", "Exit codes:"]),
+        (&["explain", "--help"], &["<METHOD> <PATH>", "Examples:"]),
+        (&["skew", "--help"], &["--kubeconfig", "version skew policy", "Examples:"]),
         (&["serve", "-h"], &["--tls-cert-file", "Exit codes:"]),
         (&["demo", "--help"], &["--once", "Examples:", "Exit codes:"]),
         (

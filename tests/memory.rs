@@ -147,7 +147,7 @@ impl Proxy {
         let text = format!("local: cp-a\nservers:\n- id: cp-a\n  address: {}\n  serves:\n  - {serves}\n", twin.address());
         fs::write(&routes, text).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_mvproxy"));
-        command.args(["serve", "--bind-address=127.0.0.1", "--secure-port=0", "--shards=2"]);
+        command.args(["serve", "--bind-address=127.0.0.1", "--secure-port=0", "--status-port=0", "--shards=2"]);
         for (flag, file) in
             [("--tls-cert-file", &cert), ("--tls-private-key-file", &key), ("--peer-ca-file", &ca), ("--static-routes", &routes)]
         {

@@ -84,6 +84,17 @@ impl Snapshot {
             && self.table.iter().all(|(key, set)| found(key, set))
     }
 
+    /// The group-versions of custom resources and aggregated APIs, in no order: they are not this table's matter. For people.
+    pub fn excluded(&self) -> impl Iterator<Item = (String, String)> {
+        let named = self.table.iter().map(|(key, _)| gvr_of(key));
+        named.filter(|gvr| gvr.resource.is_empty()).map(|gvr| (gvr.group.into(), gvr.version.into()))
+    }
+
+    /// Is it a resource that some server serves, or served a moment ago? Allocates nothing.
+    pub fn knows(&self, group: &[u8], version: &[u8], resource: &[u8]) -> bool {
+        !resource.is_empty() && self.table.find(Key { group, version, resource }).is_some()
+    }
+
     /// Was every server asked what it serves?
     pub fn is_complete(&self) -> bool {
         self.is_complete

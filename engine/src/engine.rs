@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 use discovery::{Reader, Readers};
 
 use crate::config::Config;
-use crate::core::{Core, Counters};
+use crate::core::{Core, Counters, Meters};
 use crate::shard::ring::{self, Climbed, Ring};
 use crate::shard::{self, Listeners, Loads, Receiver, Shard, Shared};
 use crate::tls::Configs;
@@ -194,6 +194,11 @@ impl Engine {
         (0..self.shared.published.len()).map(|shard| self.shared.loads.get(shard)).collect()
     }
 
+    /// What looks at it from another thread.
+    pub fn observer(&self) -> Observer {
+        Observer(Arc::downgrade(&self.shared))
+    }
+
     fn launch(&mut self, seat: Seat, ended: mpsc::Sender<Result<(), ShardFailed>>) -> Result<(), StartError> {
         let (ready_sender, ready) = mpsc::sync_channel(1);
         let index = seat.index;
@@ -220,6 +225,36 @@ impl Engine {
             Ok(Err(error)) => Err(StartError(error)),
             Err(_) => Err(StartError(format!("shard {index} ended while it started"))),
         }
+    }
+}
+
+/// Looks at a running engine; keeps nothing of it alive, and makes no shard wait.
+#[derive(Clone)]
+pub struct Observer(Weak<Shared>);
+
+/// A shard, as of its last tick.
+pub struct ShardView {
+    /// Counts since start.
+    pub counters: Counters,
+    /// More of them; copied once a second.
+    pub meters: Arc<Meters>,
+    /// Client connections.
+    pub connections: usize,
+    /// How long ago that tick was. A shard has one every second.
+    pub silent_for: Duration,
+}
+
+impl Observer {
+    /// Every shard; none when the engine is gone.
+    pub fn shards(&self) -> Vec<ShardView> {
+        let Some(shared) = self.0.upgrade() else { return Vec::new() };
+        let view = |(at, published): (usize, &Published)| ShardView {
+            counters: published.counters(),
+            meters: published.meters.load_full(),
+            connections: shared.loads.get(at),
+            silent_for: published.silent_for(Instant::now()),
+        };
+        shared.published.iter().enumerate().map(view).collect()
     }
 }
 
@@ -296,6 +331,9 @@ fn bind_error(address: SocketAddr, error: &io::Error, port_flag: &str) -> StartE
 #[repr(align(128))]
 pub(crate) struct Published {
     counters: [AtomicU64; Counters::COUNT],
+    meters: ArcSwap<Meters>,
+    /// When the shard had its last tick, in milliseconds since `epoch`.
+    ticked: AtomicU64,
     /// When the shard wants its next tick, in milliseconds since `epoch`; `TICK_SENT` while one is under way.
     next_tick: AtomicU64,
     epoch: Instant,
@@ -305,14 +343,25 @@ const TICK_SENT: u64 = u64::MAX;
 
 impl Published {
     fn new() -> Self {
-        Self { counters: Default::default(), next_tick: AtomicU64::new(0), epoch: Instant::now() }
+        let meters = ArcSwap::from_pointee(Meters::default());
+        Self { counters: Default::default(), meters, ticked: AtomicU64::new(0), next_tick: AtomicU64::new(0), epoch: Instant::now() }
     }
 
-    pub(crate) fn set(&self, counters: Counters, next_tick: Instant) {
+    pub(crate) fn set(&self, counters: Counters, now: Instant, next_tick: Instant) {
         for (cell, value) in self.counters.iter().zip(counters.to_array()) {
             cell.store(value, Ordering::Relaxed);
         }
+        self.ticked.store(self.millis(now), Ordering::Relaxed);
         self.next_tick.store(self.millis(next_tick), Ordering::Relaxed);
+    }
+
+    /// Shows a copy, and returns the one from before, whose memory serves for the next if nobody reads it.
+    pub(crate) fn swap_meters(&self, meters: Arc<Meters>) -> Arc<Meters> {
+        self.meters.swap(meters)
+    }
+
+    fn silent_for(&self, now: Instant) -> Duration {
+        Duration::from_millis(self.millis(now).saturating_sub(self.ticked.load(Ordering::Relaxed)))
     }
 
     /// Wants a tick no later than that.

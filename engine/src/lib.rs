@@ -20,4 +20,4 @@ mod shard;
 pub mod tls;
 
 pub use config::{Config, IoDriver, Limits, Rate, Report};
-pub use engine::{Engine, ShardFailed, StartError};
+pub use engine::{Engine, Observer, ShardFailed, ShardView, StartError};

@@ -1,6 +1,6 @@
 //! Where a request goes.
 //!
-//! [`decide`] reads like the list of guards of kubernetes.md §3.2, the first hit decides. What always holds: it is
+//! [`explain`] (of which [`decide`] is the half that matters) reads like the list of guards of kubernetes.md §3.2, the first hit decides. What always holds: it is
 //! pure, and every set it returns is of the snapshot it was given; local is in none of them; a request that came
 //! from a peer never leaves for another one.
 //!
@@ -41,15 +41,44 @@ pub enum Refusal {
     NotYetKnown,
 }
 
+/// The guard that decided, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// No path of the API: health, metrics, debug and the like.
+    OwnPath,
+    /// Discovery, OpenAPI, version.
+    DiscoveryPath,
+    /// A peer's proxy sent it, so it goes no further.
+    Hop,
+    /// Local serves the resource.
+    ServedHere,
+    /// Only peers serve it.
+    ServedByPeers,
+    /// A custom resource or an aggregated API.
+    Excluded,
+    /// Those who served it left a moment ago.
+    Gone,
+    /// Nobody is known to serve it, and not all were asked.
+    Unasked,
+    /// Nobody serves it.
+    Unknown,
+}
+
 /// Decides where a request goes. `marker` says that an authenticated peer proxy sent it, having decided already.
 pub fn decide(snapshot: &Snapshot, target: &Target<'_>, marker: bool) -> Verdict {
+    explain(snapshot, target, marker).1
+}
+
+/// The same, with the guard that decided.
+#[inline]
+pub fn explain(snapshot: &Snapshot, target: &Target<'_>, marker: bool) -> (Guard, Verdict) {
     let (group, version, resource) = match *target {
         // §3.2 rule 1: not a resource request -> local. Health, metrics and debug are about local alone.
-        Target::Own { .. } => return Verdict::LOCAL_ONLY,
+        Target::Own { .. } => return (Guard::OwnPath, Verdict::LOCAL_ONLY),
         // Rule 1 too; any server has an answer to these, but rule 2 forbids a second hop.
-        Target::Discovery if marker => return Verdict::LOCAL_ONLY,
+        Target::Discovery if marker => return (Guard::Hop, Verdict::LOCAL_ONLY),
         Target::Discovery => {
-            return Verdict::Local { fallback: snapshot.peers() };
+            return (Guard::DiscoveryPath, Verdict::Local { fallback: snapshot.peers() });
         }
         Target::Resource { group, version, resource, .. } => (group, version, resource),
     };
@@ -59,25 +88,26 @@ pub fn decide(snapshot: &Snapshot, target: &Target<'_>, marker: bool) -> Verdict
     // Rule 2: marked -> local, without a second hop. Unlike kube-apiserver, what only others serve is refused: its 404
     // would tell a client that the resource does not exist.
     if marker {
-        return if here || peers.is_empty() { Verdict::LOCAL_ONLY } else { Verdict::Refuse(Refusal::NotServedHere) };
+        let is_ours = here || peers.is_empty();
+        return (Guard::Hop, if is_ours { Verdict::LOCAL_ONLY } else { Verdict::Refuse(Refusal::NotServedHere) });
     }
     // Rule 3 (nothing known yet -> local) needs no guard: a shard starts with a snapshot.
     // Rule 4: local serves it -> local, and the peers that serve it too stand by.
     if here {
-        return Verdict::Local { fallback: peers };
+        return (Guard::ServedHere, Verdict::Local { fallback: peers });
     }
     // Rule 5: no peer serves it either -> local, which answers 404, if that is the whole truth.
     if peers.is_empty() {
         return match snapshot.standing(group, version, resource) {
-            Standing::Unknown => Verdict::LOCAL_ONLY,
+            Standing::Unknown => (Guard::Unknown, Verdict::LOCAL_ONLY),
             // Custom resources and aggregated APIs are the same on all servers: any has the answer while local is down.
-            Standing::Excluded => Verdict::Local { fallback: snapshot.peers() },
-            Standing::Gone => Verdict::Refuse(Refusal::ServersGone),
-            Standing::Unasked => Verdict::Refuse(Refusal::NotYetKnown),
+            Standing::Excluded => (Guard::Excluded, Verdict::Local { fallback: snapshot.peers() }),
+            Standing::Gone => (Guard::Gone, Verdict::Refuse(Refusal::ServersGone)),
+            Standing::Unasked => (Guard::Unasked, Verdict::Refuse(Refusal::NotYetKnown)),
         };
     }
     // Rules 6 and 7: only peers serve it -> one of them. Every server of a snapshot has an address.
-    Verdict::Peer(peers)
+    (Guard::ServedByPeers, Verdict::Peer(peers))
 }
 
 #[cfg(test)]

@@ -118,7 +118,7 @@ pub(crate) struct Gate {
     is_on: bool,
 }
 
-fn server_url(text: &str) -> Result<Url, &'static str> {
+pub(super) fn server_url(text: &str) -> Result<Url, &'static str> {
     let address = text.strip_prefix("https://").map(|rest| rest.strip_suffix('/').unwrap_or(rest));
     let address = address.and_then(|address| address.parse::<SocketAddr>().ok()).filter(|address| address.port() != 0);
     address.map(Url).ok_or("not a server: write https://IP:PORT, such as https://127.0.0.1:6444 (names are not looked up)")

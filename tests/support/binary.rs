@@ -53,10 +53,16 @@ impl Files {
         pair.write(self.0.path(), name).unwrap();
     }
 
-    /// The command that serves with them, one shard.
+    /// The command that serves with them, one shard, without a status port: tests run side by side.
     pub fn command(&self) -> Command {
+        self.command_with_status(0)
+    }
+
+    /// The same with a status port.
+    pub fn command_with_status(&self, port: u16) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_mvproxy"));
         command.args(["serve", "--bind-address=127.0.0.1", "--secure-port=0", "--shards=1"]);
+        command.arg(format!("--status-port={port}"));
         let files = [
             ("--tls-cert-file", "serving.crt"),
             ("--tls-private-key-file", "serving.key"),
@@ -120,6 +126,11 @@ impl Binary {
             assert!(started.elapsed() < limit, "{text:?} is not in the log:\n{}", self.log());
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// Its id, to send it a signal.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Resident memory, in bytes.

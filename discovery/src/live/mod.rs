@@ -126,6 +126,17 @@ pub struct Live {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Shows what is known. Cloning is cheap.
+#[derive(Clone)]
+pub struct Observer(Arc<ArcSwap<Status>>);
+
+impl Observer {
+    /// What is known at this moment. Cheap.
+    pub fn status(&self) -> Arc<Status> {
+        self.0.load_full()
+    }
+}
+
 /// Tells live discovery what the engine noticed. Cloning is cheap.
 #[derive(Clone)]
 pub struct Notifier(mpsc::Sender<Hint>);
@@ -164,6 +175,11 @@ impl Live {
     /// What is known at this moment. Cheap.
     pub fn status(&self) -> Arc<Status> {
         self.status.load_full()
+    }
+
+    /// What is known at any moment, for other threads.
+    pub fn observer(&self) -> Observer {
+        Observer(Arc::clone(&self.status))
     }
 
     /// Tells it what the engine noticed. Never waits.
@@ -255,6 +271,21 @@ pub fn identify(access: &Access, local_address: SocketAddr, hostname: &str, time
             }
             tokio::time::sleep(Duration::from_millis(250)).await;
         }
+    })
+}
+
+/// Asks a server once, with our credentials and without the allow-list: the status and the body of the answer.
+pub fn get(access: &Access, address: SocketAddr, path: &str) -> Result<(u16, Vec<u8>), Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Error(format!("no runtime: {error}")))?;
+    runtime.block_on(async {
+        let transport = Transport::new(access, &ServerId::new("unknown"), HashSet::from([address]), AllowList::default())?;
+        let request = Request::get(path).header(ACCEPT, "application/json").body(Body::from(Vec::new()));
+        let request = request.map_err(|error| Error(error.to_string()))?;
+        let place = Place { address, leg: Leg::Local };
+        let reply = transport.ask(place, request, 64 << 20, Duration::from_secs(30)).await;
+        let reply = reply.map_err(|error| Error(format!("{address}: {error}")))?;
+        Ok((reply.status.as_u16(), reply.body.to_vec()))
     })
 }
 

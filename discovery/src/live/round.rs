@@ -217,6 +217,9 @@ impl<'a> Round<'a> {
             let watched = self.watched.borrow().address;
             self.work.values_mut().filter(|work| work.is_at(watched)).for_each(|work| work.doubt(Instant::now()));
         }
+        if state == SourceState::Synced && !self.kept.draft.was_listed(source) {
+            self.kept.draft.listed.push(source);
+        }
         let before = std::mem::replace(&mut self.sources[source as usize], state);
         let state = &self.sources[source as usize];
         if std::mem::discriminant(&before) != std::mem::discriminant(state) {

@@ -97,6 +97,8 @@ pub struct Status {
     pub published: Option<Instant>,
     /// When it was last found to be what is known.
     pub confirmed: Option<Instant>,
+    /// Sources whose list came at least once: what they said then stays believed.
+    pub listed: Vec<Source>,
     /// Every source.
     pub sources: Vec<(Source, SourceState)>,
     /// Every server.
@@ -114,6 +116,11 @@ pub struct Status {
 }
 
 impl Status {
+    /// Did its list come at least once?
+    pub fn was_listed(&self, source: Source) -> bool {
+        self.listed.contains(&source)
+    }
+
     /// The state of a source.
     pub fn source(&self, source: Source) -> SourceState {
         self.sources.iter().find(|(of, _)| *of == source).map(|(_, state)| state.clone()).unwrap_or_default()

@@ -88,6 +88,7 @@ impl Core {
         let broken_length = end && down.body_left != message::UNKNOWN_LENGTH && down.body_left != 0;
         if let Ok(plan) = &plan {
             exchange.prefers_local = plan.prefers_local;
+            exchange.is_for_peers = !plan.prefers_local;
             exchange.others = plan.others;
             exchange.may_repeat = plan.may_repeat && end;
             if !end {

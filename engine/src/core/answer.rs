@@ -86,6 +86,9 @@ impl Core {
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
         entry.leg(Side::Up).holding.stop_keeping(&mut self.blocks);
         entry.phase = Phase::Answering;
+        if entry.server != self.local {
+            self.meters.count_rerouted(status, &entry.request, &mut self.path_scratch, self.routes.current());
+        }
         let request = std::mem::take(&mut entry.request);
         self.give_head(request);
         self.pass_head(exchange, &head, end);
@@ -126,6 +129,7 @@ impl Core {
         self.counters.refused += 1;
         let answer = failure.answer();
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
+        self.meters.count_failure(failure, entry, &mut self.path_scratch, self.routes.current());
         entry.phase = Phase::Answering;
         let is_head = entry.is_head;
         let request = std::mem::take(&mut entry.request);

@@ -85,6 +85,8 @@ pub(crate) struct Exchange {
     pub(crate) informational: u8,
     /// Goes to the local server when that can be had.
     pub(crate) prefers_local: bool,
+    /// Was it meant for peers from the beginning, because local does not serve it?
+    pub(crate) is_for_peers: bool,
     /// Servers that may answer beside it, those already asked taken out.
     pub(crate) others: SlotSet,
     pub(crate) attempts: u8,
@@ -115,6 +117,7 @@ impl Exchange {
             is_head: false,
             informational: 0,
             prefers_local: false,
+            is_for_peers: false,
             others: SlotSet::default(),
             attempts: 0,
             held_head: None,

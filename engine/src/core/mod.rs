@@ -22,6 +22,7 @@ mod exchange;
 mod forward;
 mod http1;
 mod lost;
+mod meters;
 mod outbox;
 mod pool;
 mod receive;
@@ -51,6 +52,7 @@ use slab::Slab;
 
 pub(crate) use budget::Budget;
 pub use budget::Rate;
+pub use meters::{LaneLoad, Meters, PeerError, Row, ServerLoad, Tally, WAIT_BOUNDS, Waits};
 pub use slab::Key;
 pub use source::Source;
 
@@ -212,6 +214,7 @@ pub struct Core {
     abandoned: VecDeque<ExchangeKey>,
     draining: Option<tick::Drain>,
     counters: Counters,
+    meters: Meters,
     next_downstream_tick: Instant,
     /// Bytes held beside the blocks, as counted at the last tick.
     held_beside: usize,
@@ -245,6 +248,7 @@ impl Core {
             abandoned: VecDeque::new(),
             draining: None,
             counters: Counters::default(),
+            meters: Meters::default(),
             next_downstream_tick: now,
             held_beside: 0,
             next_relief: now,

@@ -399,7 +399,9 @@ impl Shard {
         let offenders_left = state.cut_slow_closes();
         let next = state.core.next_tick(now);
         let next = if offenders_left { next.min(now + OFFENDER_CLOSE / 2) } else { next };
-        self.shared.published[self.index].set(state.counters(), next);
+        let published = &self.shared.published[self.index];
+        published.set(state.counters(), now, next);
+        state.publish_meters(published);
         drop(state);
         if let Some(acceptor) = self.paused_acceptor.take() {
             acceptor.wake();

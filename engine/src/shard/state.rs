@@ -5,12 +5,14 @@
 //! where it is limited, and at most one batch of wire bytes here.
 
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::gate::Gate;
 use super::link::{Link, Writer};
 use super::sys;
-use crate::core::{ConnKey, Core, Counters, Ended, Protocol};
+use crate::core::{ConnKey, Core, Counters, Ended, Meters, Protocol};
+use crate::engine::Published;
 use crate::tls::{MAX_RECORD, WireBuf};
 
 /// One read: eight full TLS records. Larger reads gain nothing measurable and make one connection's turn longer.
@@ -27,6 +29,8 @@ pub(crate) const OFFENDER_CLOSE: Duration = Duration::from_millis(250);
 /// Buffers kept for tails and pending writes.
 const SPARE_BUFFERS: usize = 64;
 const SPARE_CAPACITY: usize = 256 * 1024;
+/// How often what was counted by resource is copied for others to see.
+const METERS_EVERY: Duration = Duration::from_secs(1);
 
 /// What a reader task does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,6 +67,9 @@ pub(crate) struct State {
     handshakes: usize,
     /// Calls of `send` that took something.
     writes: u64,
+    /// Memory for the next copy of the meters, and when it is due.
+    spare_meters: Option<Arc<Meters>>,
+    next_meters: Option<Instant>,
     now: Option<Instant>,
 }
 
@@ -78,6 +85,8 @@ impl State {
             spare: Vec::new(),
             handshakes: 0,
             writes: 0,
+            spare_meters: None,
+            next_meters: None,
             now: None,
         }
     }
@@ -85,6 +94,21 @@ impl State {
     /// Counts since start.
     pub(crate) fn counters(&self) -> Counters {
         Counters { writes: self.writes, ..self.core.counters() }
+    }
+
+    /// Shows what was counted by resource, once in a while. Two copies take turns, so that none is allocated unless somebody still reads the
+    /// older one.
+    pub(crate) fn publish_meters(&mut self, published: &Published) {
+        let now = self.now();
+        if self.next_meters.is_some_and(|next| now < next) {
+            return;
+        }
+        self.next_meters = Some(now + METERS_EVERY);
+        let mut meters = self.spare_meters.take().filter(|spare| Arc::strong_count(spare) == 1).unwrap_or_default();
+        if let Some(copy) = Arc::get_mut(&mut meters) {
+            self.core.copy_meters(copy);
+        }
+        self.spare_meters = Some(published.swap_meters(meters));
     }
 
     /// The time of this wake-up: one look at the clock.

@@ -338,7 +338,7 @@ impl World {
         for (id, request) in self.requests.iter().enumerate() {
             let asked = request.answers.iter().filter(|answer| !answer.void).count();
             // What only reads may be asked for once more when its server is gone, and may always be sent again.
-            let is_read = ["GET", "HEAD"].contains(&&*request.method) && !request.is_watch && request.body == 0;
+            let is_read = ["GET", "HEAD"].contains(&request.method) && !request.is_watch && request.body == 0;
             assert!(asked <= 1 + usize::from(is_read), "request {id} was given to {asked} servers: {request:?}");
             if let Some(Outcome::Refused { retriable: true, .. }) = request.outcome
                 && !is_read

@@ -1,0 +1,262 @@
+//! What a shard counts beside [`Counters`](super::Counters): what went to peers by resource, how long requests waited here, and what its pools hold.
+//!
+//! What always holds: names are those of resources that a snapshot knew, or empty; there are at most [`ROWS_MAX`] of them in a table; to
+//! count allocates only when a row is new; the numbers are plain memory of the shard, and others see copies.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use discovery::{Gvr, ServerId, Snapshot};
+
+use super::Core;
+use super::exchange::Exchange;
+use super::pool::Pool;
+use crate::http2::hpack::{HeaderBlock, Token};
+use crate::request::Target;
+use crate::respond::Failure;
+
+/// Rows of one table: 200 resources with 20 status codes each.
+const ROWS_MAX: usize = 4_096;
+
+/// The upper ends of the buckets of [`Waits`]. One look at the clock serves a whole wake-up, so what was passed on in the wake-up that
+/// brought it is in the first.
+pub const WAIT_BOUNDS: [Duration; 9] = [
+    Duration::from_micros(10),
+    Duration::from_micros(100),
+    Duration::from_millis(1),
+    Duration::from_millis(5),
+    Duration::from_millis(25),
+    Duration::from_millis(100),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_secs(5),
+];
+
+/// Why a request that only peers could answer was answered here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PeerError {
+    /// No peer was there to be asked.
+    EndpointResolution,
+    /// A peer was asked, and did not answer.
+    ProxyTransport,
+}
+
+/// How often something happened, by resource.
+#[derive(Debug)]
+pub struct Tally<K> {
+    /// In the order of kind, group, version and resource.
+    rows: Vec<Row<K>>,
+    /// What was not counted because there are too many rows.
+    dropped: u64,
+}
+
+/// One row of a [`Tally`].
+#[derive(Clone, Debug)]
+pub struct Row<K> {
+    /// What happened.
+    pub kind: K,
+    /// To what; empty names when it is no resource that is known.
+    pub gvr: Arc<Gvr>,
+    /// How often.
+    pub count: u64,
+}
+
+impl<K: Ord + Copy> Tally<K> {
+    /// The rows, in order.
+    pub fn rows(&self) -> &[Row<K>] {
+        &self.rows
+    }
+
+    /// How often something was not counted because there are too many rows.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    fn add(&mut self, kind: K, [group, version, resource]: [&[u8]; 3]) {
+        let order = |row: &Row<K>| {
+            let name = (row.gvr.group.as_bytes(), row.gvr.version.as_bytes(), row.gvr.resource.as_bytes());
+            row.kind.cmp(&kind).then_with(|| name.cmp(&(group, version, resource)))
+        };
+        match self.rows.binary_search_by(order) {
+            Ok(at) => self.rows[at].count += 1,
+            Err(at) if self.rows.len() < ROWS_MAX => {
+                let [group, version, resource] = [group, version, resource].map(String::from_utf8_lossy);
+                self.rows.insert(at, Row { kind, gvr: Arc::new(Gvr::new(&group, &version, &resource)), count: 1 });
+            }
+            Err(_) => self.dropped += 1,
+        }
+    }
+}
+
+impl<K> Default for Tally<K> {
+    fn default() -> Self {
+        Self { rows: Vec::new(), dropped: 0 }
+    }
+}
+
+impl<K: Clone> Clone for Tally<K> {
+    fn clone(&self) -> Self {
+        Self { rows: self.rows.clone(), dropped: self.dropped }
+    }
+
+    /// Into the memory that is there.
+    fn clone_from(&mut self, other: &Self) {
+        self.rows.clone_from(&other.rows);
+        self.dropped = other.dropped;
+    }
+}
+
+/// How long requests waited between their head and its way to a server.
+#[derive(Clone, Debug, Default)]
+pub struct Waits {
+    /// By [`WAIT_BOUNDS`], and one for what took longer. Not cumulative.
+    pub buckets: [u64; WAIT_BOUNDS.len() + 1],
+    /// The sum.
+    pub nanos: u64,
+}
+
+impl Waits {
+    fn add(&mut self, wait: Duration) {
+        let bucket = WAIT_BOUNDS.iter().position(|bound| wait <= *bound).unwrap_or(WAIT_BOUNDS.len());
+        self.buckets[bucket] += 1;
+        self.nanos = self.nanos.saturating_add(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX));
+    }
+}
+
+/// What a shard has open to a server.
+#[derive(Clone, Debug)]
+pub struct ServerLoad {
+    /// Which.
+    pub id: ServerId,
+    /// Where.
+    pub address: SocketAddr,
+    /// For requests that end soon, and for watches.
+    pub lanes: [LaneLoad; 2],
+    /// Connections to it fail.
+    pub is_down: bool,
+}
+
+/// What a lane has open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaneLoad {
+    /// Connections, those under way not counted.
+    pub connections: usize,
+    /// Requests on them.
+    pub streams: usize,
+    /// Requests that wait for one.
+    pub waiting: usize,
+}
+
+/// All of it.
+#[derive(Debug, Default)]
+pub struct Meters {
+    /// Answers of peers, by status code.
+    pub rerouted: Tally<u16>,
+    /// Requests for peers that no peer answered.
+    pub peer_errors: Tally<PeerError>,
+    /// How long requests waited.
+    pub waits: Waits,
+    /// The pools.
+    pub servers: Vec<ServerLoad>,
+}
+
+impl Clone for Meters {
+    fn clone(&self) -> Self {
+        let (rerouted, peer_errors) = (self.rerouted.clone(), self.peer_errors.clone());
+        Self { rerouted, peer_errors, waits: self.waits.clone(), servers: self.servers.clone() }
+    }
+
+    /// Into the memory that is there.
+    fn clone_from(&mut self, other: &Self) {
+        self.rerouted.clone_from(&other.rerouted);
+        self.peer_errors.clone_from(&other.peer_errors);
+        self.waits = other.waits.clone();
+        self.servers.clone_from(&other.servers);
+    }
+}
+
+impl Meters {
+    /// A server answered. Only what came from a peer is of interest, and only its head: the path is read once more for it.
+    pub(super) fn count_rerouted(&mut self, status: u16, request: &HeaderBlock, scratch: &mut Vec<u8>, snapshot: &Snapshot) {
+        self.rerouted.add(status, name_of(request, scratch, snapshot));
+    }
+
+    /// A request is answered here.
+    pub(super) fn count_failure(&mut self, failure: Failure, entry: &Exchange, scratch: &mut Vec<u8>, snapshot: &Snapshot) {
+        let kind = match failure {
+            Failure::NotServedHere | Failure::ServersGone | Failure::NotYetKnown => PeerError::EndpointResolution,
+            Failure::NoServer | Failure::Interrupted | Failure::Timeout | Failure::Overloaded if entry.is_for_peers => {
+                if entry.attempts == 0 { PeerError::EndpointResolution } else { PeerError::ProxyTransport }
+            }
+            _ => return,
+        };
+        self.peer_errors.add(kind, name_of(&entry.request, scratch, snapshot));
+    }
+
+    pub(super) fn count_wait(&mut self, wait: Duration) {
+        self.waits.add(wait);
+    }
+}
+
+impl Core {
+    /// Copies what was counted, and what the pools hold now, into `copy`.
+    pub fn copy_meters(&self, copy: &mut Meters) {
+        copy.clone_from(&self.meters);
+        let lane = |pool: &Pool| LaneLoad {
+            connections: pool.conns.len(),
+            streams: pool.conns.iter().filter_map(|&key| self.conns.get(key)).map(|conn| conn.streams.len()).sum(),
+            waiting: pool.waiting.len(),
+        };
+        let known = self.servers.iter().filter(|server| !server.left || !server.is_unused());
+        copy.servers.extend(known.map(|server| ServerLoad {
+            id: server.id.clone(),
+            address: server.address,
+            lanes: [lane(&server.lanes[0]), lane(&server.lanes[1])],
+            is_down: server.is_down(),
+        }));
+    }
+}
+
+/// The resource that a request asks for, if the snapshot knows it: nobody may make rows by asking for what is not there.
+fn name_of<'a>(request: &'a HeaderBlock, scratch: &'a mut Vec<u8>, snapshot: &Snapshot) -> [&'a [u8]; 3] {
+    let (Some(method), Some(path)) = (request.first(Token::METHOD), request.first(Token::PATH)) else { return [&[]; 3] };
+    match Target::parse(method, path, scratch) {
+        Ok(Target::Resource { group, version, resource, .. }) if snapshot.knows(group, version, resource) => [group, version, resource],
+        _ => [&[]; 3],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_in_order_and_limited() {
+        let mut tally = Tally::default();
+        for (code, resource) in [(404, "b"), (200, "b"), (200, "a"), (200, "b"), (404, "b"), (404, "b")] {
+            tally.add(code, [b"g", b"v1", resource.as_bytes()]);
+        }
+        let rows: Vec<_> = tally.rows().iter().map(|row| (row.kind, row.gvr.to_string(), row.count)).collect();
+        assert_eq!(rows, [(200, "g/v1/a".into(), 1), (200, "g/v1/b".into(), 2), (404, "g/v1/b".into(), 3)]);
+        for nth in 0..ROWS_MAX {
+            tally.add(200, [b"many", b"v1", nth.to_string().as_bytes()]);
+        }
+        assert_eq!((tally.rows().len(), tally.dropped()), (ROWS_MAX, 3));
+        tally.add(404, [b"g", b"v1", b"b"]);
+        assert_eq!(tally.rows().last().unwrap().count, 4);
+        let mut copy = Tally::default();
+        copy.clone_from(&tally);
+        assert_eq!((copy.rows().len(), copy.dropped()), (ROWS_MAX, 3));
+    }
+
+    #[test]
+    fn waits_fall_into_buckets() {
+        let mut waits = Waits::default();
+        for micros in [0, 10, 11, 1_000, 6_000_000] {
+            waits.add(Duration::from_micros(micros));
+        }
+        assert_eq!(waits.buckets, [2, 1, 1, 0, 0, 0, 0, 0, 0, 1]);
+        assert_eq!(waits.nanos, 6_001_021_000);
+    }
+}
