@@ -30,7 +30,7 @@ async fn send(client: &Client, method: Method, path: &str, content: &str, body: 
 
 /// The server that audited the answer's request, of these.
 async fn served_by<'a>(answer: &Response, servers: &[&'a Apiserver]) -> &'a str {
-    let id = answer.header("audit-id").expect("an Audit-ID").to_owned();
+    let id = answer.header("audit-id").unwrap().to_owned();
     let begun = Instant::now();
     loop {
         for server in servers {

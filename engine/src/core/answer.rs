@@ -87,6 +87,7 @@ impl Core {
         entry.leg(Side::Up).holding.stop_keeping(&mut self.blocks);
         entry.phase = Phase::Answering;
         if entry.server != self.local {
+            let status = message::status_of(&head).unwrap_or(0);
             self.meters.count_rerouted(status, &entry.request, &mut self.path_scratch, self.routes.current());
         }
         let request = std::mem::take(&mut entry.request);
