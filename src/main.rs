@@ -10,6 +10,7 @@ mod failure;
 mod files;
 mod host;
 mod log;
+mod memory;
 mod serve;
 mod signals;
 
@@ -17,10 +18,6 @@ use std::process::ExitCode;
 
 use cli::{Command, Parsed};
 use failure::Failure;
-
-/// glibc's allocator costs rustls half its speed on large bodies.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     match run() {

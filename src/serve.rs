@@ -56,6 +56,7 @@ fn config(flags: &ServeFlags, nofile: Option<u64>) -> Result<Config, Failure> {
     Ok(Config {
         cpus: cpus.map_err(|error| Failure::usage(format_args!("--cpu-list: {error}")))?,
         io_driver: flags.io_driver,
+        release: Some(crate::memory::release),
         files: nofile.and_then(|files| usize::try_from(files).ok()),
         limits: Limits { client_streams: flags.http2_max_streams_per_connection, ..Limits::default() },
         bind: bind(flags)?,

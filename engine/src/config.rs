@@ -36,6 +36,9 @@ pub struct Config {
     pub files: Option<usize>,
     /// Limits of each shard.
     pub limits: Limits,
+    /// Gives memory that the calling thread has freed back to the system: called by a shard some time after much of it was freed, because
+    /// an allocator that nobody calls does nothing.
+    pub release: Option<fn()>,
 }
 
 /// Limits of one shard.

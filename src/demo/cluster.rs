@@ -148,7 +148,7 @@ fn snapshot(servers: &[(Server, Vec<Api>)], local: usize) -> Result<Snapshot, di
 /// One shard on any CPU: the demo may share a small machine with anything.
 fn config() -> Config {
     let limits = Limits { drain: DRAIN, ..Limits::default() };
-    Config { bind: (Ipv4Addr::LOCALHOST, 0).into(), cpus: vec![None], io_driver: IoDriver::Auto, files: None, limits }
+    Config { bind: (Ipv4Addr::LOCALHOST, 0).into(), cpus: vec![None], io_driver: IoDriver::Auto, files: None, limits, release: None }
 }
 
 fn tls_configs(pki: &Pki) -> Result<tls::Configs, StartError> {

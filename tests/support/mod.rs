@@ -260,7 +260,7 @@ impl Plan {
 }
 
 fn config(driver: IoDriver, shards: usize, limits: Limits) -> Config {
-    Config { bind: (Ipv4Addr::LOCALHOST, 0).into(), cpus: vec![None; shards], io_driver: driver, files: None, limits }
+    Config { bind: (Ipv4Addr::LOCALHOST, 0).into(), cpus: vec![None; shards], io_driver: driver, files: None, limits, release: None }
 }
 
 /// A fresh serving certificate, and servers of the same authority.
