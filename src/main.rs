@@ -12,6 +12,7 @@ mod files;
 mod host;
 mod live;
 mod log;
+mod memory;
 mod serve;
 mod signals;
 mod status;
@@ -20,10 +21,6 @@ use std::process::ExitCode;
 
 use cli::{Command, Parsed};
 use failure::Failure;
-
-/// glibc's allocator costs rustls half its speed on large bodies.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     match run() {

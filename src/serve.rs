@@ -69,6 +69,7 @@ fn config(flags: &ServeFlags, nofile: Option<u64>) -> Result<Config, Failure> {
         io_driver: flags.io_driver,
         peer_bind: peer_bind(flags, bind(flags)?),
         report: None,
+        release: Some(crate::memory::release),
         files: nofile.and_then(|files| usize::try_from(files).ok()),
         limits: Limits { client_streams: flags.http2_max_streams_per_connection, ..Limits::default() },
         bind: bind(flags)?,

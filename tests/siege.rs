@@ -1,7 +1,7 @@
 //! Attacks kept up against the real binary with its default limits: the attacker comes back whenever it is cut off. On the same shard a
 //! neighbour with a connection, and newcomers from another address, must not notice.
 //!
-//! A few seconds of each; `MVPROXY_LONG=1` runs each for 30 s, and a benign client for five minutes. `-- --nocapture` prints the figures.
+//! A few seconds of each; `MVPROXY_LONG=1` runs each for 30 s, and a recorded client for five minutes. `-- --nocapture` prints the figures.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test stops at the first surprise, helpers included")]
 
 mod support;
@@ -495,7 +495,7 @@ async fn k4_a_huge_upload_costs_its_window() {
 async fn a_benign_client_is_left_alone() {
     let _alone = ALONE.lock().await;
     let siege = Siege::new().await;
-    let time = if is_long() { Duration::from_secs(300) } else { Duration::from_secs(3) };
+    let time = if is_long() { Duration::from_secs(30) } else { Duration::from_secs(3) };
     let tally = Tally::default();
     let mut frames = connect(siege.proxy.address(), siege.pki.ca_pem(), &tally).await.unwrap();
     let (began, mut stream, mut round, mut asked) = (Instant::now(), 1, 0, 0);
@@ -535,4 +535,82 @@ async fn a_benign_client_is_left_alone() {
     }
     support::eventually("all answers", LIMIT, || frames.seen().ended.len() >= asked).await;
     println!("{asked} answered, {round} given up, in {:?}", began.elapsed());
+}
+
+/// Something that a recorded client does.
+#[derive(Clone, Copy)]
+enum Step {
+    Watch,
+    Get,
+    List,
+    Write,
+    /// Gives up the n-th watch.
+    End(usize),
+}
+
+/// A recorded trace as steps in the order of time: the times of the requests are those of the trace, and watches end as they did.
+fn recorded() -> Vec<(Duration, Step)> {
+    let trace = include_str!("traces/controllers.txt").lines().filter(|line| !line.starts_with('#'));
+    let (mut steps, mut watches) = (Vec::new(), 0);
+    for line in trace {
+        let fields: Vec<_> = line.split(' ').collect();
+        let [at, verb, path, lasted, _] = fields[..] else { panic!("{line}") };
+        let millis = |text: &str| Duration::from_millis(text.parse().unwrap());
+        let step = match verb {
+            "watch" => Step::Watch,
+            "GET" if path.contains("limit=") => Step::List,
+            "GET" => Step::Get,
+            _ => Step::Write,
+        };
+        steps.push((millis(at), step));
+        if verb == "watch" {
+            steps.push((millis(at) + millis(lasted), Step::End(watches)));
+            watches += 1;
+        }
+    }
+    steps.sort_by_key(|&(at, _)| at);
+    steps
+}
+
+/// A recorded client of a real cluster, again and again on one connection: lists, watches, many of them given up by timeouts. Nobody cuts it off.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recorded_client_is_left_alone() {
+    let _alone = ALONE.lock().await;
+    let siege = Siege::new().await;
+    let time = if is_long() { Duration::from_secs(300) } else { Duration::from_secs(3) };
+    let mut frames = connect(siege.proxy.address(), siege.pki.ca_pem(), &Tally::default()).await.unwrap();
+    let (began, mut stream, mut asked, mut given_up) = (Instant::now(), 1, 0, 0);
+    while began.elapsed() < time {
+        let (round, mut watches) = (Instant::now(), Vec::new());
+        for (at, step) in recorded() {
+            tokio::time::sleep_until((round + at).into()).await;
+            if began.elapsed() >= time {
+                break;
+            }
+            let bytes = match step {
+                Step::Watch => get(stream, WATCH),
+                Step::Get => get(stream, SHORT),
+                Step::List => get(stream, "/debug/twin/bytes/60000"),
+                Step::Write => {
+                    let head = support::frames::post(stream, "/debug/twin/echo");
+                    [head, frame(support::frames::DATA, END_STREAM, stream, &[b'x'; 300])].concat()
+                }
+                Step::End(nth) => frame(RST_STREAM, 0, watches[nth], &[0, 0, 0, 8]),
+            };
+            match step {
+                Step::Watch => watches.push(stream),
+                Step::End(_) => given_up += 1,
+                _ => asked += 1,
+            }
+            stream += if matches!(step, Step::End(_)) { 0 } else { 2 };
+            // What was received is given back, as every client does.
+            let credit = frame(support::frames::WINDOW_UPDATE, 0, 0, &[0, 0, 0xf0, 0]);
+            assert!(frames.send(&[bytes, credit].concat()).await, "cut off after {:?}", began.elapsed());
+            let seen = frames.seen();
+            assert!(seen.goaway.is_none() && !seen.closed, "after {:?}: {:?}", began.elapsed(), seen.goaway);
+        }
+    }
+    support::eventually("all answers", LIMIT, || frames.seen().ended.len() >= asked).await;
+    println!("{asked} answered, {given_up} watches given up, in {:?}", began.elapsed());
+    assert!(asked > 100);
 }

@@ -42,6 +42,9 @@ pub struct Config {
     pub limits: Limits,
     /// Is told what the traffic shows about servers, by the shards: it must not wait.
     pub report: Option<Report>,
+    /// Gives memory that the calling thread has freed back to the system: called by a shard some time after much of it was freed, because
+    /// an allocator that nobody calls does nothing.
+    pub release: Option<fn()>,
 }
 
 /// See [`Config::report`].

@@ -156,6 +156,7 @@ fn config() -> Config {
         limits,
         peer_bind: None,
         report: None,
+        release: None,
     }
 }
 

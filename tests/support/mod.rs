@@ -269,6 +269,7 @@ fn config(driver: IoDriver, shards: usize, limits: Limits) -> Config {
         limits,
         peer_bind: None,
         report: None,
+        release: None,
     }
 }
 

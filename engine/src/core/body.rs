@@ -46,13 +46,30 @@ pub(crate) struct Blocks {
     spare: Vec<Block>,
     /// Empty queues of holdings that ended, so that a body does not allocate one.
     queues: Vec<VecDeque<Chunk>>,
+    /// The fewest spare blocks there were since the last [`Blocks::trim`]: those nobody needed.
+    unneeded: usize,
     in_use: usize,
 }
 
 impl Blocks {
     fn take(&mut self) -> Block {
         self.in_use += BLOCK_LEN;
-        self.spare.pop().unwrap_or_else(|| Rc::new(Vec::with_capacity(BLOCK_LEN)))
+        let block = self.spare.pop().unwrap_or_else(|| Rc::new(Vec::with_capacity(BLOCK_LEN)));
+        self.unneeded = self.unneeded.min(self.spare.len());
+        block
+    }
+
+    /// Frees half of the spare blocks that nobody needed since the last time.
+    pub(crate) fn trim(&mut self) {
+        let keep = self.spare.len() - self.unneeded.min(self.spare.len()).div_ceil(2);
+        self.spare.truncate(keep);
+        self.queues.truncate(keep.max(SPARE_BLOCKS / 8));
+        self.unneeded = self.spare.len();
+    }
+
+    /// Bytes of memory in blocks, used or spare.
+    pub(crate) fn memory(&self) -> usize {
+        self.in_use + self.spare.len() * BLOCK_LEN
     }
 
     /// Gives back one reference; the last one frees the block for reuse.

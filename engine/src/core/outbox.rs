@@ -22,10 +22,27 @@ pub(crate) struct Buffers {
     spare: Vec<Vec<u8>>,
     /// Sum of the capacities in `spare`; `bytes <= SPARE_BYTES`.
     bytes: usize,
+    /// The fewest there were since the last [`Buffers::trim`].
+    unneeded: usize,
 }
 
 impl Buffers {
+    /// Frees half of what nobody needed since the last time.
+    pub(crate) fn trim(&mut self) {
+        let keep = self.spare.len() - self.unneeded.min(self.spare.len()).div_ceil(2);
+        for buffer in self.spare.drain(keep..) {
+            self.bytes -= buffer.capacity();
+        }
+        self.unneeded = self.spare.len();
+    }
+
+    /// Bytes of all of them.
+    pub(crate) fn memory(&self) -> usize {
+        self.bytes
+    }
+
     fn take(&mut self) -> Vec<u8> {
+        self.unneeded = self.unneeded.min(self.spare.len().saturating_sub(1));
         match self.spare.pop() {
             Some(buffer) => {
                 self.bytes -= buffer.capacity();

@@ -17,6 +17,8 @@ use crate::http2::Reason;
 const STANDS_OUT: usize = 4;
 /// How much may be left, in tenths of `held_bytes`.
 const ENOUGH: usize = 7;
+/// What a client connection takes, TLS included, when nothing is held for it.
+const CLIENT: usize = 8 * 1024;
 /// Between two looks at everything that is held.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -44,6 +46,13 @@ impl Core {
         let heads = |at| Some(self.exchanges.get(self.exchanges.key_at(at)?)?.request.retained());
         let of_heads: usize = (0..self.exchanges.places()).filter_map(heads).sum();
         self.held_beside = of_conns + of_heads;
+    }
+
+    /// Lets go of spare memory that nobody needed for a while; what is left, about.
+    pub fn trim(&mut self) -> usize {
+        self.blocks.trim();
+        self.buffers.trim();
+        self.blocks.memory() + self.buffers.memory() + self.held_beside + self.clients * CLIENT
     }
 
     /// Sends away who holds most while memory is short.

@@ -396,6 +396,11 @@ impl Shard {
             state.core.retire_servers(now);
         }
         state.core.handle_tick(now);
+        if state.trim()
+            && let Some(release) = self.shared.config.release
+        {
+            release();
+        }
         let offenders_left = state.cut_slow_closes();
         let next = state.core.next_tick(now);
         let next = if offenders_left { next.min(now + OFFENDER_CLOSE / 2) } else { next };

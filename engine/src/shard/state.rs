@@ -26,6 +26,9 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 const SLOW_CLOSE: Duration = Duration::from_secs(25);
 /// How long a client that was told to calm down has to read it.
 pub(crate) const OFFENDER_CLOSE: Duration = Duration::from_millis(250);
+/// How often memory that nobody needs is let go, and how much of it is worth a call to the allocator.
+const TRIM_EVERY: Duration = Duration::from_secs(1);
+const WORTH_TELLING: usize = 2 << 20;
 /// Buffers kept for tails and pending writes.
 const SPARE_BUFFERS: usize = 64;
 const SPARE_CAPACITY: usize = 256 * 1024;
@@ -64,6 +67,9 @@ pub(crate) struct State {
     read: Vec<u8>,
     wire: WireBuf,
     spare: Vec<Vec<u8>>,
+    /// The most memory there was since some was last given back, about.
+    most: usize,
+    last_trim: Option<Instant>,
     handshakes: usize,
     /// Calls of `send` that took something.
     writes: u64,
@@ -83,6 +89,8 @@ impl State {
             read: vec![0; MAX_RECORD + READ],
             wire: WireBuf::new(),
             spare: Vec::new(),
+            most: 0,
+            last_trim: None,
             handshakes: 0,
             writes: 0,
             spare_meters: None,
@@ -114,6 +122,23 @@ impl State {
     /// The time of this wake-up: one look at the clock.
     pub(crate) fn now(&mut self) -> Instant {
         *self.now.get_or_insert_with(Instant::now)
+    }
+
+    /// Once a second lets go of memory that is not needed. True when so much was let go since the last time that the allocator should be told.
+    pub(crate) fn trim(&mut self) -> bool {
+        let now = self.now();
+        if self.last_trim.is_some_and(|last| now - last < TRIM_EVERY) {
+            return false;
+        }
+        self.last_trim = Some(now);
+        self.spare.truncate(self.spare.len() / 2);
+        let left = self.core.trim() + self.spare.iter().map(Vec::capacity).sum::<usize>();
+        self.most = self.most.max(left);
+        let much = self.most - left >= WORTH_TELLING;
+        if much {
+            self.most = left;
+        }
+        much
     }
 
     /// The next look at the clock is a new one.
