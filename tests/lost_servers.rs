@@ -73,6 +73,8 @@ async fn a_frozen_peer_is_given_up_in_time_and_one_that_goes_on_is_not_cut() {
     let fleet = Fleet::start(&plane, &[&a, &b], &[]).await;
     let client = fleet.proxies[0].client(ADMIN).await;
     let mut watch = client.watch(&format!("{JOBS}?watch=true&allowWatchBookmarks=true")).await.unwrap();
+    // The connection is there: what a frozen server cannot do is to take a new one.
+    assert_eq!(client.get(JOBS).await.unwrap().status, StatusCode::OK);
 
     b.freeze();
     let waiting = tokio::spawn({
@@ -81,7 +83,8 @@ async fn a_frozen_peer_is_given_up_in_time_and_one_that_goes_on_is_not_cut() {
     });
     sleep(Duration::from_millis(4_500)).await;
     b.thaw();
-    assert_eq!(waiting.await.unwrap().unwrap().status, StatusCode::OK, "it was only slow");
+    let answer = waiting.await.unwrap().unwrap();
+    assert_eq!(answer.status, StatusCode::OK, "it was only slow: {:?}", answer.json());
     let admin = b.client(ADMIN).await;
     let job = serde_json::json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "one"}, "spec": {"suspend": true,
         "template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "none"}]}}}});
@@ -91,6 +94,11 @@ async fn a_frozen_peer_is_given_up_in_time_and_one_that_goes_on_is_not_cut() {
     let event = tokio::time::timeout(Duration::from_secs(10), watch.next_event()).await.unwrap();
     assert!(event.is_ok_and(|event| event.is_some()), "the watch lives on");
 
+    let went_on = Instant::now();
+    while !b.ready().await || client.get(JOBS).await.unwrap().status != StatusCode::OK {
+        assert!(went_on.elapsed() < Duration::from_secs(10), "it went on, and nobody asks it");
+        sleep(Duration::from_millis(50)).await;
+    }
     b.freeze();
     let asked = Instant::now();
     let answer = client.get(JOBS).await.unwrap();

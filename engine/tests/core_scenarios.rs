@@ -172,6 +172,32 @@ fn what_only_reads_is_asked_for_once_more_when_its_server_is_lost() {
 }
 
 #[test]
+fn a_head_without_anything_behind_it_is_not_passed_on_and_can_be_had_elsewhere() {
+    let mut stage = stage();
+    let client = stage.client(WIDE);
+    let stream = stage.get(client, BOTH);
+    let wire = stage.to_server(0)[0];
+    stage.reply(wire, 1, &OK, false);
+    assert_eq!(stage.seen(client), []);
+    stage.doors[0] = Door::Refuses;
+    stage.lose(wire);
+    let wire = [stage.to_server(1), stage.to_server(2)].concat()[0];
+    let arrived = stage.requests(wire)[0].0;
+    stage.reply(wire, arrived, &OK, false);
+    stage.send(wire, arrived, b"all of it", true);
+    let events = stage.seen(client);
+    assert_eq!((status(&events).as_deref(), body(&events, stream)), (Some("200"), b"all of it".to_vec()));
+    // A watch has its head at once.
+    stage.doors[0] = Door::Open;
+    stage.pass(Duration::from_secs(1));
+    stage.get(client, WATCH);
+    let watch = [stage.to_server(0), stage.to_server(1), stage.to_server(2)].concat();
+    let (wire, arrived) = watch.into_iter().find_map(|wire| Some((wire, stage.requests(wire).first()?.0))).unwrap();
+    stage.reply(wire, arrived, &OK, false);
+    assert_eq!(status(&stage.seen(client)).as_deref(), Some("200"));
+}
+
+#[test]
 fn a_503_that_says_come_back_is_asked_for_elsewhere() {
     const DOWN: [(&str, &str); 2] = [(":status", "503"), ("retry-after", "1")];
     let mut stage = stage();

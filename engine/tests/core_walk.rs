@@ -65,7 +65,7 @@ const OF_GETS: &[(&str, Happen, [&str; 3])] = &[
     ("server gone", |scene| scene.stage.lose(scene.server), [NEVER, "- | closed again ...", "reset(2) | closed"]),
     ("server refuses the connection", |scene| scene.stage.lose(scene.server), ["503 data. | -", NEVER, NEVER]),
     ("server 103", |scene| scene.reply(&[(":status", "103")], false), [NEVER, "103 | - ...", "reset(2) | reset(1)"]),
-    ("server head", |scene| scene.reply(&OK, false), [NEVER, "200 | - ...", "reset(2) | reset(1)"]),
+    ("server head", |scene| scene.reply(&OK, false), [NEVER, "- | - ...", "reset(2) | reset(1)"]),
     ("server head, the last", |scene| scene.reply(&OK, true), [NEVER, "200. | -", "reset(2) | -"]),
     ("server head without status", |scene| scene.reply(&[("x", "y")], false), [NEVER, "503 data. | reset(1)", "reset(2) | reset(1)"]),
     ("server trailers", |scene| scene.reply(&[("x", "y")], true), [NEVER, "503 data. | -", "trailers. | -"]),
@@ -177,6 +177,7 @@ impl Scene {
         let mut scene = Self { stage, client, stream, server, arrived };
         if phase == Phase::Answering {
             scene.reply(&OK, false);
+            scene.server_frame(0, 0, b"begun");
         }
         scene.told();
         assert_eq!(scene.stage.core.in_use().1, 1);

@@ -28,6 +28,7 @@ impl Core {
                 Unknown::Closed => self.refuse_late(key, stream),
             };
         };
+        self.release_head(exchange);
         let Some(entry) = self.exchanges.get_mut(exchange) else { return Ok(()) };
         if entry.phase == Phase::Answering {
             return self.on_trailers(exchange, Side::Up, head, end, too_large);
@@ -38,17 +39,21 @@ impl Core {
                 entry.informational += 1;
                 self.pass_head(exchange, &head, false);
             }
-            Ok((status, length)) if status >= 200 => self.on_response(exchange, &head, status, length, end),
+            Ok((status, length)) if status >= 200 => {
+                self.on_response(exchange, head, status, length, end);
+                return Ok(());
+            }
             _ => self.fail_stream(exchange, Side::Up, Reason::PROTOCOL_ERROR),
         }
         self.give_head(head);
         Ok(())
     }
 
-    fn on_response(&mut self, exchange: ExchangeKey, head: &HeaderBlock, status: u16, length: u64, end: bool) {
+    fn on_response(&mut self, exchange: ExchangeKey, head: HeaderBlock, status: u16, length: u64, end: bool) {
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
         if status == 503 && entry.may_repeat && !entry.others.is_empty() && head.first(Token::RETRY_AFTER).is_some() {
             // It is going down or not up yet, and says that nothing was done.
+            self.give_head(head);
             return self.ask_another(exchange, end);
         }
         // Answers to HEAD, and 204 and 304, have a content-length of what is not sent (RFC 9110 §8.6).
@@ -56,18 +61,39 @@ impl Core {
         let up = entry.leg(Side::Up);
         up.body_left = if bodiless { 0 } else { length };
         if end && up.body_left != 0 && up.body_left != message::UNKNOWN_LENGTH {
+            self.give_head(head);
             self.fail_stream(exchange, Side::Up, Reason::PROTOCOL_ERROR);
             return;
         }
         up.recv_end = end;
-        up.holding.stop_keeping(&mut self.blocks);
+        if entry.may_repeat && !end {
+            // A server that dies between the head of its answer and the rest leaves nothing that a client could use: with the head still
+            // here, another one can be asked.
+            entry.held_head = Some(head);
+            return;
+        }
+        self.answer_with(exchange, head, end);
+    }
+
+    /// The rest of the answer comes: its head goes first.
+    pub(super) fn release_head(&mut self, exchange: ExchangeKey) {
+        if let Some(head) = self.exchanges.get_mut(exchange).and_then(|entry| entry.held_head.take()) {
+            self.answer_with(exchange, head, false);
+        }
+    }
+
+    fn answer_with(&mut self, exchange: ExchangeKey, head: HeaderBlock, end: bool) {
+        let Some(entry) = self.exchanges.get_mut(exchange) else { return };
+        entry.leg(Side::Up).holding.stop_keeping(&mut self.blocks);
         entry.phase = Phase::Answering;
         if entry.server != self.local {
+            let status = message::status_of(&head).unwrap_or(0);
             self.meters.count_rerouted(status, &entry.request, &mut self.path_scratch, self.routes.current());
         }
         let request = std::mem::take(&mut entry.request);
         self.give_head(request);
-        self.pass_head(exchange, head, end);
+        self.pass_head(exchange, &head, end);
+        self.give_head(head);
         if end {
             if let Some(entry) = self.exchanges.get_mut(exchange) {
                 entry.leg(Side::Down).send_end = true;

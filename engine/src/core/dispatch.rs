@@ -328,9 +328,13 @@ impl Core {
             entry.others.insert(server);
         }
         entry.phase = Phase::Waiting;
+        let useless = entry.held_head.take();
         let up = entry.leg(Side::Up);
         up.holding.rewind();
         (up.recv_end, up.send_end, up.closed) = (false, false, false);
+        if let Some(head) = useless {
+            self.give_head(head);
+        }
         self.counters.retried += 1;
         self.dispatch(exchange);
     }

@@ -90,6 +90,8 @@ pub(crate) struct Exchange {
     /// Servers that may answer beside it, those already asked taken out.
     pub(crate) others: SlotSet,
     pub(crate) attempts: u8,
+    /// The head of an answer of which nothing else came yet.
+    pub(crate) held_head: Option<HeaderBlock>,
     /// May it be asked once more although a server may have begun? Only what reads, and ends.
     pub(crate) may_repeat: bool,
     pub(crate) server: ServerSlot,
@@ -118,6 +120,7 @@ impl Exchange {
             is_for_peers: false,
             others: SlotSet::default(),
             attempts: 0,
+            held_head: None,
             may_repeat: false,
             server: ServerSlot::NONE,
             refused_by: None,
@@ -130,6 +133,11 @@ impl Exchange {
 
     pub(crate) fn leg(&mut self, side: Side) -> &mut Leg {
         &mut self.legs[side as usize]
+    }
+
+    /// Did a server begin to answer, whether the client knows of it or not?
+    pub(crate) fn is_begun(&self) -> bool {
+        self.phase == Phase::Answering || self.held_head.is_some()
     }
 
     #[cfg(test)]

@@ -39,6 +39,9 @@ impl Core {
             }
             Err(Unknown::Closed) => return self.refuse_late(key, stream),
         };
+        if side == Side::Up {
+            self.release_head(exchange);
+        }
         match self.take_data(exchange, side, bytes, flow, end) {
             // Only padding, or nothing: not worth a frame, but its window is given back.
             Ok(()) if bytes.is_empty() && !end => self.credit(exchange, side, 0),

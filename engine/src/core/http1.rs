@@ -315,8 +315,7 @@ fn server_conn(entry: &super::Exchange) -> Option<ConnKey> {
 /// Writes a head for a client of HTTP/1.1. `read`: its request was read to the end.
 pub(super) fn put_head(conn: &mut Conn, buffers: &mut Buffers, head: &HeaderBlock, is_head: bool, end: bool, read: bool) {
     let Some(http1) = conn.http1.as_deref_mut() else { return };
-    let status = head.first(Token::STATUS).and_then(|digits| std::str::from_utf8(digits).ok()).and_then(|digits| digits.parse().ok());
-    let status: u16 = status.unwrap_or(502);
+    let status = message::status_of(head).unwrap_or(502);
     let has_length = head.first(Token::CONTENT_LENGTH).is_some();
     if status < 200 {
         if !http1.is_1_0 {

@@ -65,7 +65,7 @@ impl Core {
             // The server has said all and wants no more of the upload: Go does this with NO_ERROR.
             self.unlink(exchange, Side::Up);
             self.settle(exchange);
-        } else if entry.phase != Phase::Answering && reason == Reason::REFUSED_STREAM {
+        } else if !entry.is_begun() && reason == Reason::REFUSED_STREAM {
             self.retry(exchange);
         } else {
             self.unlink(exchange, Side::Up);

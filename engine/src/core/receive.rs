@@ -193,7 +193,7 @@ impl Core {
         let unprocessed: Vec<_> = conn.streams.iter().filter(|&(id, _)| id > last).map(|(_, exchange)| exchange).collect();
         for exchange in unprocessed {
             // A response that has begun contradicts the GOAWAY, and cannot begin again: it may go on here.
-            if self.exchanges.get(exchange).is_some_and(|entry| entry.phase == Phase::Asked) {
+            if self.exchanges.get(exchange).is_some_and(|entry| entry.phase == Phase::Asked && !entry.is_begun()) {
                 self.retry(exchange);
             }
         }

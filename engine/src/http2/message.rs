@@ -102,6 +102,11 @@ pub(crate) fn check_response(block: &HeaderBlock) -> Result<(u16, u64), Malforme
     status.filter(|&status| status != 101).map(|status| (status, content_length)).ok_or(Malformed)
 }
 
+/// The status of a response head.
+pub(crate) fn status_of(head: &HeaderBlock) -> Option<u16> {
+    head.first(Token::STATUS).and_then(|digits| parse_status(digits).ok())
+}
+
 /// Trailers: regular fields only (§8.1), and none that says how long the message is or whom it is for (RFC 9110 §6.5.1): who joins
 /// trailers to the head would read another message than we did.
 pub(crate) fn check_trailers(block: &HeaderBlock) -> Result<(), Malformed> {
