@@ -1,5 +1,6 @@
 //! A client of HTTP/1.1 that writes what it is told, and reads answers with suspicion.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -11,6 +12,23 @@ use super::{World, raw};
 
 /// Nothing a test waits for takes longer.
 const LIMIT: Duration = Duration::from_secs(4);
+
+/// Status and body of what a plain port answers; status 0 when nothing does.
+pub async fn get_plain(address: SocketAddr, path: &str) -> (u16, String) {
+    let asked = async {
+        let mut stream = TcpStream::connect(address).await?;
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes()).await?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.map(|_| text)
+    };
+    match timeout(LIMIT, asked).await.unwrap() {
+        Err(error) => (0, error.to_string()),
+        Ok(text) => {
+            let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+            (head.split(' ').nth(1).unwrap_or("0").parse().unwrap(), body.to_owned())
+        }
+    }
+}
 
 /// One connection.
 pub struct Wire {

@@ -250,6 +250,26 @@ mod tests {
         assert_eq!((copy.rows().len(), copy.dropped()), (ROWS_MAX, 3));
     }
 
+    /// Else anybody could fill the table by asking for what is not there.
+    #[test]
+    fn only_known_resources_are_named() {
+        let routes = r#"{local: a, servers: [{id: a, address: "1.1.1.1:1", serves: [{group: batch, version: v1, resources: [jobs]}]}]}"#;
+        let snapshot = discovery::static_routes::parse(routes).unwrap();
+        for (path, expected) in [
+            ("/apis/batch/v1/namespaces/x/jobs/y?watch=1", ["batch", "v1", "jobs"]),
+            ("/apis/batch%2Fv1/jobs", ["batch", "v1", "jobs"]),
+            ("/apis/batch/v1/jobz", [""; 3]),
+            ("/apis/batch/v1", [""; 3]),
+            ("/healthz", [""; 3]),
+            ("%", [""; 3]),
+        ] {
+            let mut request = HeaderBlock::default();
+            request.push_token(Token::METHOD, b"GET");
+            request.push_token(Token::PATH, path.as_bytes());
+            assert_eq!(name_of(&request, &mut Vec::new(), &snapshot), expected.map(str::as_bytes), "{path}");
+        }
+    }
+
     #[test]
     fn waits_fall_into_buckets() {
         let mut waits = Waits::default();
