@@ -226,6 +226,7 @@ fn wait(
         }
         if let Some(failed) = engine.failure() {
             log::error(format_args!("{failed}: ending"));
+            routes.close();
             return ExitCode::from(1);
         }
         if certificates.reload() {

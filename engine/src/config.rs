@@ -123,6 +123,10 @@ pub struct Limits {
     /// closes a connection on which 400 requests wait for those that were reset to end, and with it everybody's watches. It may stand still
     /// for a second and a half before that happens.
     pub server_resets: Rate,
+    /// `client_resets` for another proxy, whose connection carries many clients; well above what `server_resets` lets it send.
+    pub peer_resets: Rate,
+    /// `idle_frames` for another proxy.
+    pub peer_idle_frames: Rate,
     /// Running short requests may finish this long after a drain began.
     pub drain: Duration,
 }
@@ -162,6 +166,8 @@ impl Default for Limits {
             client_resets: Rate { burst: 100, per_second: 50 },
             idle_frames: Rate { burst: 1_000, per_second: 200 },
             server_resets: Rate { burst: 100, per_second: 200 },
+            peer_resets: Rate { burst: 2_000, per_second: 1_000 },
+            peer_idle_frames: Rate { burst: 10_000, per_second: 5_000 },
             drain: Duration::from_secs(25),
         }
     }

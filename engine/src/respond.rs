@@ -131,8 +131,8 @@ impl Failure {
             }
             Self::NotServedHere => (
                 b"503",
-                status!("503", "ServiceUnavailable", "the apiserver this request was proxied to does not serve the resource"),
-                false,
+                retriable_status!("503", "ServiceUnavailable", "the apiserver this request was proxied to does not serve the resource"),
+                true,
             ),
             Self::ServersGone => {
                 (b"503", retriable_status!("503", "ServiceUnavailable", "the apiservers that serve the requested resource are gone"), true)
@@ -194,6 +194,6 @@ mod tests {
     #[test]
     fn retry_after_only_when_nothing_was_processed() {
         let retriable: Vec<_> = ALL.into_iter().filter(|failure| failure.answer().retry_after.is_some()).collect();
-        assert_eq!(retriable, [Failure::NoServer, Failure::Overloaded, Failure::ServersGone, Failure::NotYetKnown]);
+        assert_eq!(retriable, [Failure::NoServer, Failure::Overloaded, Failure::NotServedHere, Failure::ServersGone, Failure::NotYetKnown]);
     }
 }

@@ -5,6 +5,7 @@ mod sim;
 
 use std::time::Duration;
 
+use engine::core::Sign;
 use engine::{Limits, Rate};
 use sim::end::{Event, MAX_STREAMS};
 use sim::stage::{Door, Stage, body, field, reset, status};
@@ -235,6 +236,14 @@ fn a_request_that_was_decided_makes_no_second_hop() {
     }
     for (path, expected) in [(THEIRS, "503"), (BOTH, "200"), ("/apis/g/v1/unknown", "200"), ("/apis", "200")] {
         stage.get(peer, path);
+        for wire in stage.to_server(0) {
+            let events = stage.seen(wire);
+            for event in &events {
+                let Event::Head { fields, .. } = event else { continue };
+                assert_eq!(field(fields, "x-kubernetes-peer-proxied"), Some("true"), "the server sends it no further");
+            }
+            stage.wires[wire].events = events;
+        }
         answer_all(&mut stage);
         assert_eq!(status(&stage.seen(peer)).as_deref(), Some(expected), "{path} from a peer");
     }
@@ -245,6 +254,27 @@ fn a_request_that_was_decided_makes_no_second_hop() {
     let Some(Event::Head { fields, .. }) = events.first() else { panic!("{events:?}") };
     let via: Vec<_> = fields.iter().filter(|(name, _)| name == "via").map(|(_, value)| value.as_str()).collect();
     assert_eq!(via, ["1.1 other", "2.0 mvproxy-s0"]);
+}
+
+#[test]
+fn a_local_server_is_in_doubt_when_its_connection_is_lost_and_not_when_we_close_it() {
+    let mut stage = stage();
+    let client = stage.client(WIDE);
+    stage.get(client, BOTH);
+    answer_all(&mut stage);
+    stage.pass(Duration::from_secs(62));
+    assert_eq!((stage.to_server(0), stage.signs.len()), (vec![], 0), "closed for idleness, by us");
+    let client = stage.client(WIDE);
+    stage.get(client, BOTH);
+    let wire = stage.to_server(0)[0];
+    stage.wires[wire].end.goaway(1_000, 0);
+    stage.run();
+    stage.lose(wire);
+    assert_eq!(stage.signs, [], "a GOAWAY proves nothing");
+    stage.get(client, BOTH);
+    let wire = *stage.to_server(0).last().unwrap();
+    stage.lose(wire);
+    assert_eq!(stage.signs, [Sign::LocalLost]);
 }
 
 /// The local server answers everything.

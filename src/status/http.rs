@@ -17,6 +17,10 @@ const HEAD_MAX: usize = 8 * 1024;
 const HEADERS_MAX: usize = 64;
 /// After an accept that failed (no files left): there is nothing to wait for.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Between two looks whether a place is free.
+const PLACE_PAUSE: Duration = Duration::from_millis(5);
+/// How much longer an answer may take than what it answers.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// What was asked for.
 #[derive(Debug, PartialEq, Eq)]
@@ -89,12 +93,11 @@ pub(super) fn start(listener: TcpListener, answer: impl Fn(&Request) -> Reply + 
                 std::thread::sleep(ACCEPT_PAUSE);
                 continue;
             };
-            let deadline = Instant::now() + REQUEST_TIME;
-            if Arc::strong_count(&place) > CONNECTIONS_MAX {
-                // What does not fit into the socket of somebody who asks this much is not waited for.
-                write(&stream, &Reply::text(503, "too many connections\n").bytes(false), Instant::now()).ok();
-                continue;
+            // Each has its limit, so a place is free soon; a probe that waits for it is better than one that is told no.
+            while Arc::strong_count(&place) > CONNECTIONS_MAX {
+                std::thread::sleep(PLACE_PAUSE);
             }
+            let deadline = Instant::now() + REQUEST_TIME;
             let (answer, place) = (Arc::clone(&answer), Arc::clone(&place));
             let serve = move || {
                 // Whoever is gone needs no answer.
@@ -151,8 +154,11 @@ fn wait(stream: &TcpStream, deadline: Instant) -> io::Result<()> {
 
 fn write(mut stream: &TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
     while !bytes.is_empty() {
-        let left = deadline.saturating_duration_since(Instant::now());
-        stream.set_write_timeout(Some(left.max(Duration::from_millis(1))))?;
+        let left = (deadline + LAST_WORDS).saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_write_timeout(Some(left))?;
         let written = stream.write(bytes)?;
         bytes = &bytes[written..];
     }

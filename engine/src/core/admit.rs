@@ -29,6 +29,8 @@ struct Plan {
     others: SlotSet,
     lane: Lane,
     may_repeat: bool,
+    /// By another proxy.
+    was_decided: bool,
 }
 
 impl Core {
@@ -36,7 +38,7 @@ impl Core {
     pub(super) fn on_headers(&mut self, key: ConnKey, stream: u32, block: &[u8], end: bool, self_dependent: bool) -> ConnResult {
         let mut head = self.spare_heads.pop().unwrap_or_default();
         let Some(conn) = self.conns.get_mut(key) else { return Ok(()) };
-        let decoded = conn.decoder.decode(block, self.limits.header_list, &mut head).map_err(|_| Reason::COMPRESSION_ERROR)?;
+        let decoded = conn.decoder.decode(block, conn.header_list(&self.limits), &mut head).map_err(|_| Reason::COMPRESSION_ERROR)?;
         let too_large = matches!(decoded, Decoded::TooLarge);
         if let Role::Upstream { .. } = conn.role {
             return self.on_server_headers(key, stream, head, end, too_large);
@@ -91,6 +93,7 @@ impl Core {
             exchange.is_for_peers = !plan.prefers_local;
             exchange.others = plan.others;
             exchange.may_repeat = plan.may_repeat && end;
+            exchange.was_decided = plan.was_decided;
             if !end {
                 exchange.leg(Side::Up).holding.keep();
             }
@@ -127,9 +130,9 @@ impl Core {
         let lane = if target.is_long_running() { Lane::Long } else { Lane::Short };
         let was_decided = facts.is_hop || self.conns.get(key).is_some_and(|conn| conn.is_peer);
         let may_repeat = (facts.is_get || facts.is_head) && lane == Lane::Short;
-        match route::decide(self.routes.current(), &target, was_decided) {
-            Verdict::Local { fallback } => Ok(Plan { prefers_local: true, others: self.slots_of(fallback), lane, may_repeat }),
-            Verdict::Peer(peers) => Ok(Plan { prefers_local: false, others: self.slots_of(peers), lane, may_repeat }),
+        match route::decide(&self.snapshot, &target, was_decided) {
+            Verdict::Local { fallback } => Ok(Plan { prefers_local: true, others: self.slots_of(fallback), lane, may_repeat, was_decided }),
+            Verdict::Peer(peers) => Ok(Plan { prefers_local: false, others: self.slots_of(peers), lane, may_repeat, was_decided }),
             Verdict::Refuse(refusal) => Err(refusal.into()),
         }
     }

@@ -51,11 +51,13 @@ impl Core {
 
     fn on_response(&mut self, exchange: ExchangeKey, head: HeaderBlock, status: u16, length: u64, end: bool) {
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
-        if status == 503 && entry.may_repeat && !entry.others.is_empty() && head.first(Token::RETRY_AFTER).is_some() {
+        let is_wanted = entry.may_repeat && !entry.others.is_empty() && !entry.leg(Side::Down).closed;
+        if status == 503 && is_wanted && head.first(Token::RETRY_AFTER).is_some() && (end || self.may_reset_server(exchange)) {
             // It is going down or not up yet, and says that nothing was done.
             self.give_head(head);
             return self.ask_another(exchange, end);
         }
+        let Some(entry) = self.exchanges.get_mut(exchange) else { return };
         // Answers to HEAD, and 204 and 304, have a content-length of what is not sent (RFC 9110 §8.6).
         let bodiless = entry.is_head || status == 204 || status == 304;
         let up = entry.leg(Side::Up);
@@ -75,6 +77,13 @@ impl Core {
         self.answer_with(exchange, head, end);
     }
 
+    /// Takes one reset from the budget of the server's connection.
+    fn may_reset_server(&mut self, exchange: ExchangeKey) -> bool {
+        let (limits, now) = (&self.limits, self.now);
+        let conn = self.exchanges.get(exchange).and_then(|entry| entry.legs[Side::Up as usize].conn);
+        conn.and_then(|key| self.conns.get_mut(key)).is_some_and(|conn| conn.may_reset(limits, now))
+    }
+
     /// The rest of the answer comes: its head goes first.
     pub(super) fn release_head(&mut self, exchange: ExchangeKey) {
         if let Some(head) = self.exchanges.get_mut(exchange).and_then(|entry| entry.held_head.take()) {
@@ -88,7 +97,7 @@ impl Core {
         entry.phase = Phase::Answering;
         if entry.server != self.local {
             let status = message::status_of(&head).unwrap_or(0);
-            self.meters.count_rerouted(status, &entry.request, &mut self.path_scratch, self.routes.current());
+            self.meters.count_rerouted(status, &entry.request, &mut self.path_scratch, &self.snapshot);
         }
         let request = std::mem::take(&mut entry.request);
         self.give_head(request);
@@ -130,7 +139,7 @@ impl Core {
         self.counters.refused += 1;
         let answer = failure.answer();
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
-        self.meters.count_failure(failure, entry, &mut self.path_scratch, self.routes.current());
+        self.meters.count_failure(failure, entry, &mut self.path_scratch, &self.snapshot);
         entry.phase = Phase::Answering;
         let is_head = entry.is_head;
         let request = std::mem::take(&mut entry.request);

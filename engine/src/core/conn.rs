@@ -115,6 +115,9 @@ pub struct Conn {
     told_closed: u32,
 }
 
+/// What a proxy may add to a header list: the marker and its `via`, and room for what comes later.
+const PEER_FIELDS: usize = 4_096;
+
 impl Conn {
     pub(crate) fn new(role: Role, limits: &Limits, now: Instant) -> Self {
         let inbound = match role {
@@ -252,12 +255,14 @@ impl Conn {
 
     /// Takes one reset from the budget.
     pub(crate) fn may_reset(&mut self, limits: &Limits, now: Instant) -> bool {
-        self.reset_budget.take(reset_rate(self.role, limits), now)
+        let rate = if self.is_peer { limits.peer_resets } else { reset_rate(self.role, limits) };
+        self.reset_budget.take(rate, now)
     }
 
     /// Takes one frame that carries nothing from the budget (RFC 9113 §10.5).
     pub(crate) fn take_idle_frame(&mut self, limits: &Limits, now: Instant) -> Result<(), Reason> {
-        if self.idle_frames.take(limits.idle_frames, now) { Ok(()) } else { Err(Reason::ENHANCE_YOUR_CALM) }
+        let rate = if self.is_peer { limits.peer_idle_frames } else { limits.idle_frames };
+        if self.idle_frames.take(rate, now) { Ok(()) } else { Err(Reason::ENHANCE_YOUR_CALM) }
     }
 
     /// The same for a WINDOW_UPDATE, ten of which are free for each DATA frame we sent.
@@ -267,6 +272,11 @@ impl Conn {
             None => self.take_idle_frame(limits, now)?,
         }
         Ok(())
+    }
+
+    /// How long a header list may be: a peer adds to what a client may send.
+    pub(crate) fn header_list(&self, limits: &Limits) -> usize {
+        limits.header_list + if self.is_peer { PEER_FIELDS } else { 0 }
     }
 
     /// May a stream be opened here now?

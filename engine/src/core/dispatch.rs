@@ -3,6 +3,8 @@
 //! What always holds: at most one server has a request at a time, and another one gets it only when the first provably did not begin; at most
 //! `attempts` are asked; `Server::active` is the number of exchanges whose `server` it is.
 
+use std::sync::Arc;
+
 use discovery::{ServerSet, Snapshot, Via};
 
 use super::conn::{Conn, Role, put_headers};
@@ -18,12 +20,16 @@ use crate::respond::Failure;
 impl Core {
     /// Takes the current routing snapshot: one relaxed load when nothing changed.
     pub(super) fn take_snapshot(&mut self) {
-        let snapshot = self.routes.current();
-        if snapshot.generation() == self.generation {
-            return;
+        let current = self.routes.current();
+        if current.generation() != self.snapshot.generation() {
+            self.snapshot = Arc::clone(current);
+            self.map_servers();
         }
-        let snapshot = std::sync::Arc::clone(snapshot);
-        self.generation = snapshot.generation();
+    }
+
+    /// Gives every server of the snapshot its slot.
+    pub(super) fn map_servers(&mut self) {
+        let snapshot = Arc::clone(&self.snapshot);
         self.slots.clear();
         for (at, server) in snapshot.servers().iter().enumerate() {
             let known = self.servers.iter().position(|known| known.is(server));
@@ -258,7 +264,7 @@ impl Core {
     fn open_stream(&mut self, exchange: ExchangeKey, key: ConnKey) {
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
         let Some(conn) = self.conns.get_mut(key) else { return };
-        let to_peer = entry.server != self.local;
+        let (to_peer, was_decided) = (entry.server != self.local, entry.was_decided);
         let stream = conn.next_stream;
         conn.next_stream += 2;
         conn.streams.insert(stream, exchange);
@@ -285,8 +291,11 @@ impl Core {
                 let field = if field.token == Token::SCHEME { Field::of(Token::SCHEME, b"https") } else { field };
                 encoder.field(field, out);
             }
-            if to_peer {
+            // The proxy inside kube-apiserver honours it: what was decided is not routed again.
+            if to_peer || was_decided {
                 encoder.field(Field::of(Token::PEER_PROXIED, b"true"), out);
+            }
+            if to_peer {
                 encoder.field(Field::of(Token::VIA, &self.via), out);
             }
         });

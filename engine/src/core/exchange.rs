@@ -92,6 +92,8 @@ pub(crate) struct Exchange {
     pub(crate) attempts: u8,
     /// The head of an answer of which nothing else came yet.
     pub(crate) held_head: Option<HeaderBlock>,
+    /// Another proxy sent it here: it goes no further.
+    pub(crate) was_decided: bool,
     /// May it be asked once more although a server may have begun? Only what reads, and ends.
     pub(crate) may_repeat: bool,
     pub(crate) server: ServerSlot,
@@ -121,6 +123,7 @@ impl Exchange {
             others: SlotSet::default(),
             attempts: 0,
             held_head: None,
+            was_decided: false,
             may_repeat: false,
             server: ServerSlot::NONE,
             refused_by: None,

@@ -262,17 +262,12 @@ impl Core {
         let Some(conn) = self.conns.get_mut(key) else { return };
         let side = conn.side();
         let on_wire = conn.state != State::Connecting;
-        let conn_was_open = conn.state == State::Open;
         let running: Vec<_> = conn.streams.iter().map(|(_, exchange)| exchange).collect();
         if let Role::Upstream { server: slot, lane } = conn.role
             && conn.state != State::Closing
             && let Some(server) = self.servers.get_mut(usize::from(slot.0))
         {
             server.forget(key);
-            // A GOAWAY proves nothing: any client can cause one. An end without one is how a server looks that starts anew.
-            if slot == self.local && conn_was_open && ended == Ended::Lost {
-                self.actions.push_back(Action::Report(Sign::LocalLost));
-            }
             if !on_wire || ended == Ended::Unreachable {
                 self.on_server_unreachable(slot);
             } else {
@@ -358,8 +353,15 @@ impl Core {
         if self.conns.get(key).is_none() {
             return;
         }
-        if let Some(conn) = self.conns.get_mut(key).filter(|conn| conn.role == Role::Downstream) {
-            conn.state = State::Closing;
+        if let Some(conn) = self.conns.get_mut(key) {
+            // A GOAWAY proves nothing: any client can cause one. An end without one, that is not ours, is how a server looks that starts anew.
+            let is_local = matches!(conn.role, Role::Upstream { server, .. } if server == self.local);
+            if is_local && conn.state == State::Open && ended == Ended::Lost {
+                self.actions.push_back(Action::Report(Sign::LocalLost));
+            }
+            if conn.role == Role::Downstream {
+                conn.state = State::Closing;
+            }
         }
         self.end_exchanges(key, ended);
         let Some(mut conn) = self.conns.remove(key) else { return };

@@ -36,9 +36,10 @@ mod walk;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
-use discovery::Reader;
+use discovery::{Reader, Snapshot};
 
 use crate::config::Limits;
 use crate::http2::hpack::HeaderBlock;
@@ -187,7 +188,8 @@ impl Counters {
 pub struct Core {
     limits: Limits,
     routes: Reader,
-    generation: u64,
+    /// The one that slots belong to, and that requests are routed by.
+    snapshot: Arc<Snapshot>,
     now: Instant,
     conns: Slab<Conn>,
     exchanges: Slab<Exchange>,
@@ -223,11 +225,12 @@ pub struct Core {
 
 impl Core {
     /// A shard with nothing connected. `seed` decides between equal servers.
-    pub fn new(limits: Limits, routes: Reader, seed: u64, now: Instant) -> Self {
+    pub fn new(limits: Limits, mut routes: Reader, seed: u64, now: Instant) -> Self {
+        let snapshot = Arc::clone(routes.current());
         let mut core = Self {
             limits,
             routes,
-            generation: u64::MAX,
+            snapshot,
             now,
             conns: Slab::new(),
             exchanges: Slab::new(),
@@ -253,7 +256,7 @@ impl Core {
             held_beside: 0,
             next_relief: now,
         };
-        core.take_snapshot();
+        core.map_servers();
         core
     }
 

@@ -221,7 +221,7 @@ impl Core {
         self.end_exchanges(key, Ended::Lost);
         let Some(conn) = self.conns.get_mut(key) else { return };
         conn.state = State::Closing;
-        if conn.role == Role::Downstream && reason == Reason::ENHANCE_YOUR_CALM {
+        if conn.role == Role::Downstream && reason == Reason::ENHANCE_YOUR_CALM && !conn.is_peer {
             self.actions.push_back(Action::Blame { conn: key });
         }
         if conn.role != Role::Downstream {

@@ -12,6 +12,7 @@ use super::exchange::Side;
 use super::source::Source;
 use super::{ConnKey, Core};
 use crate::http2::Reason;
+use crate::http2::hpack::HeaderBlock;
 
 /// Who holds less than this part of `held_bytes` does not stand out.
 const STANDS_OUT: usize = 4;
@@ -43,7 +44,10 @@ impl Core {
     /// request heads that wait for an answer.
     pub(super) fn count_held(&mut self) {
         let of_conns: usize = (0..self.conns.places()).filter_map(|at| self.conns.get(self.conns.key_at(at)?)).map(Conn::held).sum();
-        let heads = |at| Some(self.exchanges.get(self.exchanges.key_at(at)?)?.request.retained());
+        let heads = |at| {
+            let entry = self.exchanges.get(self.exchanges.key_at(at)?)?;
+            Some(entry.request.retained() + entry.held_head.as_ref().map_or(0, HeaderBlock::retained))
+        };
         let of_heads: usize = (0..self.exchanges.places()).filter_map(heads).sum();
         self.held_beside = of_conns + of_heads;
     }
@@ -83,13 +87,14 @@ impl Core {
     fn holders(&self) -> Vec<Holder> {
         let mut bytes = vec![0; self.conns.places()];
         for entry in (0..self.exchanges.places()).filter_map(|at| self.exchanges.get(self.exchanges.key_at(at)?)) {
-            if let Some(conn) = entry.legs[Side::Down as usize].conn {
+            let down = &entry.legs[Side::Down as usize];
+            if let Some(conn) = down.conn.filter(|&conn| !down.closed && self.conns.get(conn).is_some()) {
                 bytes[conn.index()] += entry.request.retained() + entry.legs.iter().map(|leg| leg.holding.held()).sum::<usize>();
             }
         }
         let holder = |at| {
             let key = self.conns.key_at(at)?;
-            let conn = self.conns.get(key).filter(|conn| conn.role == Role::Downstream && conn.state != State::Closing)?;
+            let conn = self.conns.get(key).filter(|conn| conn.role == Role::Downstream && conn.state != State::Closing && !conn.is_peer)?;
             Some(Holder { conn: key, source: conn.source, bytes: bytes[at] + conn.held() })
         };
         let mut holders: Vec<_> = (0..self.conns.places()).filter_map(holder).collect();

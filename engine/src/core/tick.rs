@@ -244,6 +244,8 @@ impl Core {
             let stalled = entry.legs[Side::Down as usize].holding.unsent() > 0 && self.now - entry.moved >= stall;
             match entry.phase {
                 Phase::Answering if stalled => self.reset_leg(key, Side::Down, Reason::CANCEL),
+                // It came in time, and only the rest of the answer does not.
+                Phase::Asked if entry.held_head.is_some() => self.release_head(key),
                 Phase::Waiting if late => self.answer_failure(key, Failure::Overloaded),
                 Phase::Asked if late && entry.lane == Lane::Short => {
                     self.reset_leg(key, Side::Up, Reason::CANCEL);

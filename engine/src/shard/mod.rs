@@ -77,7 +77,8 @@ pub(crate) struct Shard {
     flusher: RefCell<Option<Waker>>,
     draining: Cell<bool>,
     server_tls_generation: Cell<u64>,
-    paused_acceptor: Cell<Option<Waker>>,
+    /// Of both ports.
+    paused_acceptors: RefCell<Vec<Waker>>,
     listeners: RefCell<Vec<RawFd>>,
 }
 
@@ -91,7 +92,7 @@ impl Shard {
             flusher: RefCell::new(None),
             draining: Cell::new(false),
             server_tls_generation: Cell::new(0),
-            paused_acceptor: Cell::new(None),
+            paused_acceptors: RefCell::new(Vec::new()),
             listeners: RefCell::new(Vec::new()),
         })
     }
@@ -408,7 +409,7 @@ impl Shard {
         published.set(state.counters(), now, next);
         state.publish_meters(published);
         drop(state);
-        if let Some(acceptor) = self.paused_acceptor.take() {
+        for acceptor in self.paused_acceptors.take() {
             acceptor.wake();
         }
     }
@@ -422,7 +423,7 @@ impl Shard {
             if std::mem::replace(&mut paused, true) {
                 return Poll::Ready(());
             }
-            self.paused_acceptor.set(Some(context.waker().clone()));
+            self.paused_acceptors.borrow_mut().push(context.waker().clone());
             Poll::Pending
         })
         .await;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use discovery::{Publisher, static_routes};
 use engine::Limits;
-use engine::core::{Action, ConnKey, Core, Ended, Port, Protocol, Source};
+use engine::core::{Action, ConnKey, Core, Ended, Port, Protocol, Sign, Source};
 
 use super::end::{End, Event, HeadStyle, INITIAL_WINDOW, MAX_STREAMS};
 
@@ -48,6 +48,8 @@ pub struct Stage {
     pub doors: [Door; 3],
     pub server_settings: Vec<(u16, u32)>,
     pub publisher: Publisher,
+    /// What was reported about servers.
+    pub signs: Vec<Sign>,
 }
 
 impl Stage {
@@ -56,7 +58,7 @@ impl Stage {
         let now = Instant::now();
         let core = Core::new(limits, publisher.reader(), 1, now);
         let server_settings = vec![(MAX_STREAMS, 100), (INITIAL_WINDOW, 1 << 20)];
-        Self { core, now, wires: Vec::new(), doors: [Door::Open; 3], server_settings, publisher }
+        Self { core, now, wires: Vec::new(), doors: [Door::Open; 3], server_settings, publisher, signs: Vec::new() }
     }
 
     /// A client with this stream window and an address of its own, connected.
@@ -207,7 +209,8 @@ impl Stage {
     fn obey(&mut self) {
         while let Some(action) = self.core.poll_action() {
             match action {
-                Action::Blame { .. } | Action::Report(_) => {}
+                Action::Blame { .. } => {}
+                Action::Report(sign) => self.signs.push(sign),
                 Action::Connect { conn, address, .. } => {
                     let server = usize::from(address.port()) - 1;
                     let mut end = End::server(&self.server_settings);
