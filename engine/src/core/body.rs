@@ -17,6 +17,9 @@ pub(crate) const BLOCK_LEN: usize = crate::http2::frame::MAX_DATA;
 /// Free blocks kept for reuse: 4 MiB; a burst beyond that gives its memory back.
 const SPARE_BLOCKS: usize = 256;
 
+/// Free blocks that are kept although nobody needed them for a while: 1 MiB, so that a quiet second costs no allocation.
+const KEPT_BLOCKS: usize = 64;
+
 /// A new queue: a whole stream window of a server in blocks, so that it does not grow.
 const FIRST_QUEUE: usize = 20;
 
@@ -62,8 +65,8 @@ impl Blocks {
     /// Frees half of the spare blocks that nobody needed since the last time.
     pub(crate) fn trim(&mut self) {
         let keep = self.spare.len() - self.unneeded.min(self.spare.len()).div_ceil(2);
-        self.spare.truncate(keep);
-        self.queues.truncate(keep.max(SPARE_BLOCKS / 8));
+        self.spare.truncate(keep.max(KEPT_BLOCKS));
+        self.queues.truncate(keep.max(KEPT_BLOCKS));
         self.unneeded = self.spare.len();
     }
 

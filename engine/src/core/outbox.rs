@@ -13,6 +13,9 @@ const FIRST_CAPACITY: usize = 16 * 1024;
 const FIRST_LIST: usize = 8;
 /// A buffer that grew beyond this is freed instead of kept: twice what holds streams back.
 const SPARE_CAPACITY: usize = 256 * 1024;
+/// Buffers that are kept although nobody needed them for a while, when they are small.
+const KEPT_BUFFERS: usize = 32;
+const KEPT_BYTES: usize = 2 * 1024 * 1024;
 /// All buffers kept for reuse.
 const SPARE_BYTES: usize = 16 * 1024 * 1024;
 
@@ -30,7 +33,8 @@ impl Buffers {
     /// Frees half of what nobody needed since the last time.
     pub(crate) fn trim(&mut self) {
         let keep = self.spare.len() - self.unneeded.min(self.spare.len()).div_ceil(2);
-        for buffer in self.spare.drain(keep..) {
+        let floor = if self.bytes <= KEPT_BYTES { KEPT_BUFFERS.min(self.spare.len()) } else { 0 };
+        for buffer in self.spare.drain(keep.max(floor)..) {
             self.bytes -= buffer.capacity();
         }
         self.unneeded = self.spare.len();

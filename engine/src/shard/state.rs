@@ -31,6 +31,8 @@ const TRIM_EVERY: Duration = Duration::from_secs(1);
 const WORTH_TELLING: usize = 2 << 20;
 /// Buffers kept for tails and pending writes.
 const SPARE_BUFFERS: usize = 64;
+/// Of which so many are kept although nobody needs them.
+const KEPT_BUFFERS: usize = 8;
 const SPARE_CAPACITY: usize = 256 * 1024;
 /// How often what was counted by resource is copied for others to see.
 const METERS_EVERY: Duration = Duration::from_secs(1);
@@ -131,7 +133,7 @@ impl State {
             return false;
         }
         self.last_trim = Some(now);
-        self.spare.truncate(self.spare.len() / 2);
+        self.spare.truncate((self.spare.len() / 2).max(KEPT_BUFFERS));
         let left = self.core.trim() + self.spare.iter().map(Vec::capacity).sum::<usize>();
         self.most = self.most.max(left);
         let much = self.most - left >= WORTH_TELLING;
