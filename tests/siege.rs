@@ -612,5 +612,5 @@ async fn a_recorded_client_is_left_alone() {
     }
     support::eventually("all answers", LIMIT, || frames.seen().ended.len() >= asked).await;
     println!("{asked} answered, {given_up} watches given up, in {:?}", began.elapsed());
-    assert!(asked > 100);
+    assert!(asked > 30);
 }
