@@ -16,6 +16,7 @@ mod memory;
 mod serve;
 mod signals;
 mod status;
+mod table;
 
 use std::process::ExitCode;
 

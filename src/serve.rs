@@ -265,3 +265,35 @@ fn log_counters(engine: &Engine) {
         sum.body_received
     ));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{self, Command, Parsed};
+
+    /// A core that hangs is worse than a process that ends: systemd or the kubelet starts another.
+    #[test]
+    #[allow(clippy::unwrap_used, reason = "a test")]
+    fn a_shard_that_panics_ends_the_process_with_1() {
+        let directory = std::env::temp_dir().join(format!("mvproxy-serve-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let pki = loadgen::Pki::new().unwrap();
+        let (cert, key) = pki.serving().unwrap().write(&directory, "serving").unwrap();
+        let ca = pki.write_ca(&directory, "ca.crt").unwrap();
+        let files = [("--tls-cert-file", &cert), ("--tls-private-key-file", &key), ("--peer-ca-file", &ca)];
+        let mut line = ["mvproxy", "serve", "--bind-address=127.0.0.1", "--secure-port=0", "--shards=2"].map(String::from).to_vec();
+        line.extend(files.map(|(flag, path)| format!("{flag}={}", path.display())));
+        line.push("--feature-gates=UnknownVersionInteroperabilityProxy=false".into());
+        let Ok(Parsed::Command(Command::Serve(flags))) = cli::parse(line.into_iter().map(Into::into)) else { unreachable!() };
+        let mut certificates = Certificates::load(&flags).unwrap();
+        let config = config(&flags, None).unwrap();
+        let routes = Routes::open(&flags, &config).unwrap();
+        let board = status::start(0).unwrap();
+        let engine = Engine::start(config, certificates.configs(), &routes.readers()).unwrap();
+        assert!(engine.panic_shard(1));
+        let (_signals, none) = mpsc::channel();
+        let code = wait(engine, routes, &board, &none, &mut certificates, false);
+        assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::from(1)));
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+}

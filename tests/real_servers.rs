@@ -62,8 +62,9 @@ async fn eventually<F: Future<Output = bool>>(what: &str, limit: Duration, mut d
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "on real kube-apiservers: tests/run runs it"]
 async fn two_versions_share_one_etcd_and_differ_in_what_they_serve() {
-    let Some(plane) = ControlPlane::start().await else { return };
+    let plane = ControlPlane::start().await;
     let old = plane.server("cp-a", Version::older()).launch().await;
     let new = plane.server("cp-b", Version::newer()).start().await;
     let mut old = old;
@@ -93,8 +94,9 @@ async fn two_versions_share_one_etcd_and_differ_in_what_they_serve() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "on real kube-apiservers: tests/run runs it"]
 async fn a_server_is_stopped_killed_frozen_and_restarted() {
-    let Some(plane) = ControlPlane::start().await else { return };
+    let plane = ControlPlane::start().await;
     let mut steady = plane.server("cp-a", Version::newer()).launch().await;
     let mut server = plane.server("cp-b", Version::newer()).start().await;
     steady.wait_ready().await;
@@ -135,8 +137,9 @@ async fn a_server_is_stopped_killed_frozen_and_restarted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "on real kube-apiservers: tests/run runs it"]
 async fn etcd_can_go_and_come_back() {
-    let Some(mut plane) = ControlPlane::start().await else { return };
+    let mut plane = ControlPlane::start().await;
     let server = plane.server("cp-a", Version::newer()).start().await;
     let client = server.client(ADMIN).await;
     let read = async || client.get("/api/v1/namespaces/default?timeout=2s").await.map(|answer| answer.status);
@@ -150,8 +153,9 @@ async fn etcd_can_go_and_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "on real kube-apiservers: tests/run runs it"]
 async fn the_audit_log_tells_who_served_a_request() {
-    let Some(plane) = ControlPlane::start().await else { return };
+    let plane = ControlPlane::start().await;
     let mut idle = plane.server("cp-a", Version::newer()).launch().await;
     let server = plane.server("cp-b", Version::newer()).start().await;
     idle.wait_ready().await;
@@ -169,8 +173,9 @@ async fn the_audit_log_tells_who_served_a_request() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "on real kube-apiservers: tests/run runs it"]
 async fn the_front_proxy_certificate_speaks_for_others() {
-    let Some(plane) = ControlPlane::start().await else { return };
+    let plane = ControlPlane::start().await;
     let server = plane.server("cp-a", Version::newer()).start().await;
     let client = server.client_with_certificate(&plane.front_proxy_pair()).await;
     let asserted = headers([("x-remote-user", "bob"), ("x-remote-group", "builders"), ("audit-id", "for-bob")]);
@@ -179,8 +184,9 @@ async fn the_front_proxy_certificate_speaks_for_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "on real kube-apiservers: tests/run runs it"]
 async fn the_storage_version_api_names_the_servers_by_their_ids() {
-    let Some(plane) = ControlPlane::start().await else { return };
+    let plane = ControlPlane::start().await;
     let server = plane.server("cp-a", Version::newer()).storage_version_api(true).in_tree_proxy(true).start().await;
     let client = server.client(MVPROXY).await;
     let path = "/apis/internal.apiserver.k8s.io/v1alpha1/storageversions";
@@ -199,8 +205,9 @@ async fn the_storage_version_api_names_the_servers_by_their_ids() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "on real kube-apiservers: tests/run runs it"]
 async fn a_server_that_is_not_on_loopback_is_in_the_endpoint_slice() {
-    let Some(plane) = ControlPlane::start().await else { return };
+    let plane = ControlPlane::start().await;
     let server = plane.server("cp-a", Version::newer()).ip(own_ip()).start().await;
     assert_eq!(server.address().ip(), own_ip());
     let client = server.client(MVPROXY).await;
@@ -233,8 +240,9 @@ async fn created(client: &Client, name: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "on real kube-apiservers: tests/run runs it"]
 async fn the_manifests_let_mvproxy_do_what_it_must_and_nothing_else() {
-    let Some(plane) = ControlPlane::start().await else { return };
+    let plane = ControlPlane::start().await;
     let server = plane.server("cp-a", Version::newer()).storage_version_api(true).start().await;
     let (client, admin) = (server.client(MVPROXY).await, server.client(ADMIN).await);
     let crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";

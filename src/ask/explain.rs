@@ -3,11 +3,11 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use super::table::columns;
 use super::{ask, escape, print};
 use crate::cli::{ExplainFlags, TextOutput};
 use crate::failure::Failure;
 use crate::status::explain::Explanation;
+use crate::table;
 
 /// Prints what the instance says.
 pub(crate) fn run(flags: &ExplainFlags) -> Result<ExitCode, Failure> {
@@ -50,7 +50,7 @@ fn render(explanation: &Explanation) -> String {
             vec![server.id.clone(), role.to_owned(), ready.to_owned(), address]
         });
         text.push('\n');
-        text += &columns(&["MAY ANSWER", "AS", "READY", "ADDRESS"], &rows.collect::<Vec<_>>());
+        text += &table::rows(&["MAY ANSWER", "AS", "READY", "ADDRESS"], &rows.collect::<Vec<_>>());
     }
     text
 }

@@ -3,7 +3,6 @@
 pub(crate) mod explain;
 pub(crate) mod routes;
 pub(crate) mod skew;
-mod table;
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};

@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 use std::process::ExitCode;
 
-use super::table::columns;
 use super::{ask, print};
 use crate::cli::{Output, RoutesFlags};
 use crate::failure::Failure;
 use crate::status::routes::{Routes, ServerRow};
+use crate::table;
 
 /// What every apiserver's id begins with.
 const ID_PREFIX: &str = "apiserver-";
@@ -35,7 +35,7 @@ fn render(routes: &Routes, wide: bool) -> String {
     let mut head = vec!["GROUP", "VERSION", "RESOURCE"];
     head.extend(shown.iter().map(|id| &**id));
     let rows: Vec<Vec<String>> = routes.routes.iter().map(|route| row(route, &routes.servers)).collect();
-    text += &columns(&head, &rows);
+    text += &table::rows(&head, &rows);
     if !routes.excluded.is_empty() {
         let names: Vec<String> = routes.excluded.iter().map(|gv| format!("{}/{}", gv.group, gv.version)).collect();
         text += &format!("\ncustom and aggregated, answered by the local server: {}\n", names.join(", "));
@@ -70,7 +70,7 @@ fn servers(servers: &[ServerRow], shown: &[String], wide: bool) -> String {
         }
         cells
     });
-    columns(&head, &rows.collect::<Vec<_>>())
+    table::rows(&head, &rows.collect::<Vec<_>>())
 }
 
 /// The ids, shortened unless that makes two the same.

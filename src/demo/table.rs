@@ -2,6 +2,7 @@
 
 use super::cluster::Cluster;
 use super::rows::{REPEATS, Row};
+use crate::table::columns;
 
 /// The servers, and what the table below is about.
 pub(super) fn introduction(cluster: &Cluster) -> String {
@@ -39,32 +40,9 @@ pub(super) fn results(rows: &[Row]) -> String {
     )
 }
 
-/// Lines of cells, each column as wide as its widest cell; from column `right` on they stand on the right.
-fn columns<const N: usize>(lines: &[[String; N]], right: usize) -> String {
-    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; N] = std::array::from_fn(width);
-    let mut text = String::new();
-    for line in lines {
-        let mut row = String::new();
-        for (column, (cell, width)) in line.iter().zip(widths).enumerate() {
-            row += "  ";
-            row += &if column >= right { format!("{cell:>width$}") } else { format!("{cell:<width$}") };
-        }
-        text += row.trim_end();
-        text.push('\n');
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn columns_line_up() {
-        let lines = [["a", "bb", "cc"], ["aaa", "b", "µ"]].map(|line| line.map(String::from));
-        assert_eq!(columns(&lines, 2), "  a    bb  cc\n  aaa  b    µ\n");
-    }
 
     #[test]
     fn wrong_rows_are_called_out() {

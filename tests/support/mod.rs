@@ -21,6 +21,7 @@ pub mod python;
 pub mod raw;
 pub mod real;
 pub mod script;
+pub mod siege;
 pub mod tools;
 
 use std::collections::BTreeMap;

@@ -12,12 +12,12 @@ use serde::Serialize;
 
 use self::nodes::Versions;
 use self::policy::{Found, Minor};
-use super::table::columns;
 use super::{ask, print};
 use crate::cli::{SkewFlags, TextOutput};
 use crate::failure::Failure;
 use crate::files::{self, Named};
 use crate::status::routes::Routes;
+use crate::table;
 
 /// What was found.
 #[derive(Debug, Serialize)]
@@ -133,7 +133,7 @@ fn differences(routes: &Routes) -> Vec<Difference> {
 fn render(report: &Report) -> String {
     let rows =
         report.versions.iter().map(|row| vec![row.component.to_owned(), row.version.clone(), row.count.to_string(), row.example.clone()]);
-    let mut text = columns(&["COMPONENT", "VERSION", "COUNT", "SUCH AS"], &rows.collect::<Vec<_>>());
+    let mut text = table::rows(&["COMPONENT", "VERSION", "COUNT", "SUCH AS"], &rows.collect::<Vec<_>>());
     for line in &report.unknown {
         text += &format!("unknown: {line}\n");
     }

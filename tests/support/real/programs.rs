@@ -1,7 +1,6 @@
 //! Which versions of Kubernetes the tests run, and where their programs are.
 
 use std::collections::HashMap;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{LazyLock, Mutex};
@@ -55,18 +54,6 @@ fn version(name: &str) -> Version {
     let version = Version(name.trim_start_matches('v').to_owned().leak());
     assert!(matches!(version.numbers()[..], [1, _] | [1, _, _]), "MVPROXY_REAL_VERSIONS: {name} is not like 1.35 or 1.35.8");
     version
-}
-
-/// Whether `MVPROXY_SKIP_REAL` is set; says what it skips.
-pub fn skipped() -> bool {
-    let skipped = std::env::var_os("MVPROXY_SKIP_REAL").is_some_and(|value| !value.is_empty() && value != "0");
-    if skipped {
-        let test = std::thread::current().name().unwrap_or("a test").to_owned();
-        let line = format!("SKIPPED for MVPROXY_SKIP_REAL: {test} ran without its real kube-apiservers and shows nothing\n");
-        // Not eprintln: that would be captured with the output of a test that passes.
-        std::io::stderr().write_all(line.as_bytes()).unwrap();
-    }
-    skipped
 }
 
 /// etcd.
