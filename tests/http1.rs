@@ -134,7 +134,10 @@ async fn bodies_without_a_length_are_chunked(driver: IoDriver) {
     wire.send(get("/debug/twin/trailers")).await;
     let answer = wire.answer().await.unwrap();
     assert_eq!((answer.header("transfer-encoding"), answer.header("x-twin-count")), (Some("chunked"), Some("2")));
-    // A client of 1.0 knows no chunks.
+    // A client of 1.0 that wants to go on is told that it may, and knows no chunks.
+    wire.send("GET /debug/twin/bytes/7 HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").await;
+    let answer_1_0 = wire.answer().await.unwrap();
+    assert_eq!((answer_1_0.header("connection"), answer_1_0.body.len()), (Some("keep-alive"), 7));
     wire.send("GET /debug/twin/trailers HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").await;
     let (status, head) = wire.head().await.unwrap();
     assert!(status == 200 && head.contains("connection: close\r\n") && !head.contains("transfer-encoding"), "{head}");

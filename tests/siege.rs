@@ -6,15 +6,21 @@
 
 mod support;
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use http::{Method, StatusCode};
+use loadgen::{Client, Pki};
 use support::attacks::{self, HANG, SHORT, WATCH};
 use support::frames::{END_HEADERS, END_STREAM, HEADERS, PING, RST_STREAM, SETTINGS, block, frame, get, nth_stream};
 use support::siege::{ALONE, ATTACKER, Besieger, LIMIT, Siege, Tally, connect, each, is_long, keep_up};
-use support::{headers, raw};
+use support::{NAME, TOKEN, headers, hostile, raw};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpSocket;
 use tokio::time::{sleep, timeout};
+
+/// What only the peer serves.
+const PEERS: &str = "/apis/batch/v1/namespaces/default/jobs";
 
 macro_rules! sieges {
     ($($name:ident: $attacks:expr, $deaf:expr;)+) => {
@@ -143,6 +149,61 @@ async fn h13_stalls_before_the_first_request() {
         assert!(opened.elapsed() < Duration::from_secs(15), "{:?}", opened.elapsed());
     }
     siege.recovers().await;
+}
+
+/// Half handshakes, as many as one can open: the oldest are cut, and who comes next is served.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t6_half_handshakes() {
+    let _alone = ALONE.lock().await;
+    let siege = Siege::new().await;
+    let address = siege.proxy.address();
+    let besiege = || {
+        Besieger::start(move |stop, tally| async move {
+            let mut open = std::collections::VecDeque::new();
+            while !stop.load(Ordering::Relaxed) {
+                let socket = TcpSocket::new_v4().unwrap();
+                socket.bind((ATTACKER, 0).into()).unwrap();
+                // The backlog is full: the proxy takes no more than it can stand.
+                let Ok(Ok(mut tcp)) = timeout(Duration::from_millis(50), socket.connect(address)).await else { continue };
+                tcp.write_all(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03").await.ok();
+                tally.connections.fetch_add(1, Ordering::Relaxed);
+                open.push_back(tcp);
+                if open.len() > 1_000 {
+                    open.pop_front();
+                }
+            }
+        })
+    };
+    siege.withstands("half handshakes", each(1), false, besiege).await;
+    siege.recovers().await;
+}
+
+/// A server that floods whoever asks it: the client has its answer in time, and who asks another server does not notice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn h12_floods_of_a_server() {
+    let _alone = ALONE.lock().await;
+    for (what, flood) in hostile::FLOODS {
+        let pki = Pki::new().unwrap();
+        let peer = hostile::server(&pki, frame(SETTINGS, 0, 0, &[]), flood).await;
+        let siege = Siege::beside(pki, Some(peer)).await;
+        let (address, ca) = (siege.proxy.address(), siege.pki.ca_pem().to_owned());
+        let besiege = || {
+            let ca = ca.clone();
+            Besieger::start(move |stop, tally| async move {
+                let client = Client::connect(address, &ca, NAME, Some(TOKEN)).await.unwrap();
+                while !stop.load(Ordering::Relaxed) {
+                    let asked = Instant::now();
+                    if let Ok(answer) = client.get(PEERS).await {
+                        assert!(answer.status == StatusCode::SERVICE_UNAVAILABLE || what.contains("trailers"), "{what}: {}", answer.status);
+                    }
+                    assert!(asked.elapsed() < Duration::from_secs(5), "{what}: {:?}", asked.elapsed());
+                    tally.pieces.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        };
+        siege.withstands(what, each(hostile::FLOODS.len()), false, besiege).await;
+        siege.recovers().await;
+    }
 }
 
 /// A huge upload streams through: what it costs is its window.

@@ -220,6 +220,23 @@ async fn metrics_count_what_was_done() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k4_groups_that_nobody_serves_do_not_grow_the_metrics() {
+    let scene = Scene::start();
+    let client = scene.client().await;
+    for nth in 0..2_000 {
+        client.get(&format!("/apis/group-{nth}.example.com/v{nth}/things-{nth}")).await.unwrap();
+    }
+    eventually("all requests are counted", PATIENCE, || scene.metric("mvproxy_request_queue_seconds_count") == Some(2_000.0)).await;
+    let (before, metrics) = (scene.get("/metrics").1.lines().count(), scene.get("/metrics").1);
+    assert!(!metrics.contains("example.com") && !metrics.contains("things-"), "{metrics}");
+    for nth in 2_000..2_500 {
+        client.get(&format!("/apis/group-{nth}.example.com/v{nth}/things-{nth}")).await.unwrap();
+    }
+    eventually("all requests are counted", PATIENCE, || scene.metric("mvproxy_request_queue_seconds_count") == Some(2_500.0)).await;
+    assert_eq!(scene.get("/metrics").1.lines().count(), before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_status_port_in_use_is_a_runtime_error() {
     let scene = Scene::start();
     let taken = free_port();

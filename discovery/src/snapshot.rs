@@ -20,6 +20,7 @@ pub struct Snapshot {
     local: ServerIndex,
     peers: ServerSet,
     ready: ServerSet,
+    leaving: ServerSet,
     /// Values are indices into `sets`.
     table: Table,
     /// Each distinct set once: a cluster has a handful, so they stay in the nearest cache.
@@ -68,6 +69,11 @@ impl Snapshot {
         self.ready
     }
 
+    /// The servers that were ready and say that they no longer are, but still answer: better than nobody.
+    pub fn leaving(&self) -> ServerSet {
+        self.leaving
+    }
+
     /// Every resource that somebody serves, and who, in no order. For people: it allocates.
     pub fn routes(&self) -> impl Iterator<Item = (Gvr, ServerSet)> {
         let named = self.table.iter().map(|(key, set)| (gvr_of(key), self.sets[usize::from(set)]));
@@ -79,7 +85,7 @@ impl Snapshot {
         let value = |snapshot: &Self, set: u16| (snapshot.sets[usize::from(set)], Some(set) == snapshot.gone);
         let found = |key, set| other.table.find(key).is_some_and(|there| value(other, there) == value(self, set));
         self.servers == other.servers
-            && (self.local, self.ready, self.is_complete) == (other.local, other.ready, other.is_complete)
+            && (self.local, self.ready, self.leaving, self.is_complete) == (other.local, other.ready, other.leaving, other.is_complete)
             && self.table.len() == other.table.len()
             && self.table.iter().all(|(key, set)| found(key, set))
     }
@@ -156,6 +162,7 @@ pub struct SnapshotBuilder {
     addresses: HashSet<SocketAddr>,
     local: Option<ServerIndex>,
     unready: ServerSet,
+    leaving: ServerSet,
     /// Values are indices into `served`.
     table: Table,
     /// One set per GVR, in the order they came.
@@ -175,6 +182,7 @@ impl SnapshotBuilder {
             addresses: HashSet::new(),
             local: None,
             unready: ServerSet::empty(),
+            leaving: ServerSet::empty(),
             table: Table::new(),
             served: Vec::new(),
             gone: None,
@@ -211,6 +219,12 @@ impl SnapshotBuilder {
     /// Says that a server may not be sent requests yet.
     pub fn unready(&mut self, server: ServerIndex) {
         self.unready.insert(server);
+    }
+
+    /// Says that a server asks to be spared, and still answers.
+    pub fn leaving(&mut self, server: ServerIndex) {
+        self.unready(server);
+        self.leaving.insert(server);
     }
 
     /// The servers that may, of those added so far.
@@ -309,6 +323,7 @@ impl SnapshotBuilder {
             local,
             peers: all.without(ServerSet::only(local)),
             ready: all.without(self.unready),
+            leaving: self.leaving,
             table,
             sets: sets.into(),
             gone,

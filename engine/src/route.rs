@@ -88,8 +88,14 @@ pub fn explain(snapshot: &Snapshot, target: &Target<'_>, marker: bool) -> (Guard
     // Rule 2: marked -> local, without a second hop. Unlike kube-apiserver, what only others serve is refused: its 404
     // would tell a client that the resource does not exist.
     if marker {
-        let is_ours = here || peers.is_empty();
-        return (Guard::Hop, if is_ours { Verdict::LOCAL_ONLY } else { Verdict::Refuse(Refusal::NotServedHere) });
+        let verdict = match snapshot.standing(group, version, resource) {
+            _ if here => Verdict::LOCAL_ONLY,
+            _ if !peers.is_empty() => Verdict::Refuse(Refusal::NotServedHere),
+            Standing::Unknown | Standing::Excluded => Verdict::LOCAL_ONLY,
+            Standing::Gone => Verdict::Refuse(Refusal::ServersGone),
+            Standing::Unasked => Verdict::Refuse(Refusal::NotYetKnown),
+        };
+        return (Guard::Hop, verdict);
     }
     // Rule 3 (nothing known yet -> local) needs no guard: a shard starts with a snapshot.
     // Rule 4: local serves it -> local, and the peers that serve it too stand by.
@@ -112,7 +118,7 @@ pub fn explain(snapshot: &Snapshot, target: &Target<'_>, marker: bool) -> (Guard
 
 #[cfg(test)]
 mod tests {
-    use discovery::static_routes;
+    use discovery::{Gvr, Server, ServerId, SnapshotBuilder, static_routes};
 
     use super::*;
 
@@ -144,6 +150,25 @@ servers:
             Verdict::Peer(peers) => format!("peer {}", ids(peers)),
             Verdict::Refuse(refusal) => format!("{refusal:?}"),
         }
+    }
+
+    #[test]
+    fn a_hop_is_no_excuse_for_a_404() {
+        let build = |fill: fn(&mut SnapshotBuilder)| {
+            let mut builder = SnapshotBuilder::new(1);
+            let local = builder.server(Server::new(ServerId::new("cp-a"), "10.0.0.1:6443".parse().unwrap())).unwrap();
+            builder.local(local);
+            fill(&mut builder);
+            builder.build().unwrap()
+        };
+        let gone = build(|builder| builder.gone(&Gvr::new("g", "v1", "r")).unwrap());
+        let unasked = build(SnapshotBuilder::incomplete);
+        let custom = build(|builder| builder.exclude("g", "v1").unwrap());
+        let mut scratch = Vec::new();
+        let target = Target::parse(b"GET", b"/apis/g/v1/r", &mut scratch).unwrap();
+        assert_eq!(decide(&gone, &target, true), Verdict::Refuse(Refusal::ServersGone));
+        assert_eq!(decide(&unasked, &target, true), Verdict::Refuse(Refusal::NotYetKnown));
+        assert_eq!(decide(&custom, &target, true), Verdict::LOCAL_ONLY);
     }
 
     #[test]

@@ -7,9 +7,9 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use discovery::{Gvr, Server, ServerId, ServerSet, Snapshot, SnapshotBuilder};
-use engine::Limits;
 use engine::core::{Action, Port};
-use sim::end::Event;
+use engine::{Limits, Rate};
+use sim::end::{Event, INITIAL_WINDOW, MAX_STREAMS};
 use sim::stage::{Door, Stage, body, field, reset, status};
 
 const BOTH: &str = "/apis/g/v1/both";
@@ -234,4 +234,77 @@ fn a_request_for_an_older_place_never_goes_to_the_server_that_took_it() {
     let asked: Vec<_> = (before..stage.wires.len()).filter_map(|wire| stage.wires[wire].server).collect();
     assert!(asked.iter().all(|&server| server < 3), "connections were made to {asked:?}");
     assert!(!std::iter::from_fn(|| stage.core.poll_action()).any(|action| matches!(action, Action::Connect { .. })));
+}
+
+#[test]
+fn a_request_follows_a_peer_that_moved() {
+    let mut stage = Stage::new(Limits::default());
+    let client = stage.client(WIDE);
+    stage.publisher.publish(moved(2, 1));
+    stage.doors[1] = Door::Hangs;
+    stage.get(client, THEIRS);
+    stage.publisher.publish(moved(3, 5));
+    stage.get(client, BOTH);
+    let wire = stage.to_server(5)[0];
+    assert_eq!(stage.requests(wire), [(1, THEIRS.to_owned())], "it waited for a connection");
+    stage.get(client, THEIRS);
+    stage.publisher.publish(moved(4, 6));
+    stage.get(client, BOTH);
+    let refused = stage.requests(wire)[0].0;
+    stage.reset(wire, refused, 7);
+    let wire = stage.to_server(6)[0];
+    assert_eq!(stage.requests(wire), [(1, THEIRS.to_owned())], "it was refused");
+}
+
+#[test]
+fn a_connection_begun_with_old_certificates_takes_no_requests() {
+    let mut stage = Stage::new(Limits::default());
+    let client = stage.client(WIDE);
+    stage.doors = [Door::Hangs; 3];
+    stage.get(client, BOTH);
+    let old = stage.wires.len() - 1;
+    stage.core.retire_servers(stage.now);
+    stage.doors = [Door::Open; 3];
+    stage.establish(old);
+    assert!(!stage.wires[old].is_open);
+    let new = stage.to_server(0)[0];
+    assert_eq!(stage.requests(new), [(1, BOTH.to_owned())]);
+}
+
+#[test]
+fn h2_a_stream_that_was_left_keeps_its_place_while_a_server_works_on_it() {
+    let (none, many) = (Rate { burst: 0, per_second: 0 }, Rate { burst: 100_000, per_second: 0 });
+    let mut stage = Stage::new(Limits { client_streams: 3, server_resets: none, client_resets: many, ..Limits::default() });
+    let client = stage.client(WIDE);
+    for _ in 0..3 {
+        let stream = stage.get(client, BOTH);
+        stage.reset(client, stream, 8);
+    }
+    stage.get(client, BOTH);
+    assert_eq!(reset(&stage.seen(client)), Some(7), "three are still worked on");
+    let wire = stage.to_server(0)[0];
+    let working = stage.requests(wire);
+    assert_eq!(working.len(), 3);
+    for (stream, _) in working {
+        stage.reply(wire, stream, &OK, true);
+    }
+    stage.get(client, BOTH);
+    assert_eq!(stage.requests(wire).len(), 1);
+}
+
+#[test]
+fn watches_that_were_left_keep_no_other_from_its_end_in_a_drain() {
+    let (none, many) = (Rate { burst: 0, per_second: 0 }, Rate { burst: 100_000, per_second: 0 });
+    let mut stage = Stage::new(Limits { client_streams: 2_000, server_resets: none, client_resets: many, ..Limits::default() });
+    stage.server_settings = vec![(MAX_STREAMS, 2_000), (INITIAL_WINDOW, WIDE)];
+    let client = stage.client(WIDE);
+    for _ in 0..1_100 {
+        let stream = stage.get(client, WATCH);
+        stage.reset(client, stream, 8);
+    }
+    stage.get(client, WATCH);
+    stage.seen(client);
+    stage.core.begin_drain(stage.now);
+    stage.pass(Duration::from_secs(2));
+    assert_eq!(reset(&stage.seen(client)), Some(8));
 }

@@ -5,6 +5,7 @@ mod sim;
 
 use std::time::Duration;
 
+use discovery::{Gvr, Server, ServerId, ServerSet, SnapshotBuilder};
 use engine::Limits;
 use engine::core::Sign;
 use sim::end::Event;
@@ -214,12 +215,12 @@ fn a_request_that_was_decided_makes_no_second_hop() {
         assert_eq!(status(&stage.seen(peer)).as_deref(), Some(expected), "{path} from a peer");
     }
     assert_eq!((stage.to_server(1), stage.to_server(2)), (vec![], vec![]));
-    stage.ask_for(client, THEIRS, &[("via", "1.1 other")]);
+    stage.ask_for(client, THEIRS, &[("via", "1.1 other (in front of mvproxy-s1)")]);
     let wire = [stage.to_server(1), stage.to_server(2)].concat()[0];
     let events = stage.seen(wire);
     let Some(Event::Head { fields, .. }) = events.first() else { panic!("{events:?}") };
     let via: Vec<_> = fields.iter().filter(|(name, _)| name == "via").map(|(_, value)| value.as_str()).collect();
-    assert_eq!(via, ["1.1 other", "2.0 mvproxy-s0"]);
+    assert_eq!(via, ["1.1 other (in front of mvproxy-s1)", "2.0 mvproxy-s0"]);
 }
 
 #[test]
@@ -365,4 +366,34 @@ fn a_peer_that_came_back_gets_its_share_again() {
     stage.get(client, THEIRS);
     let to_it: usize = stage.to_server(1).into_iter().map(|at| stage.requests(at).len()).sum();
     assert!(to_it > 0);
+}
+
+#[test]
+fn a_server_that_leaves_is_asked_when_nobody_else_can_be() {
+    for (leaving, of_mine) in [(true, "200"), (false, "503")] {
+        let mut stage = stage();
+        let client = stage.client(WIDE);
+        let mut builder = SnapshotBuilder::new(2);
+        let at = |id: &str, port: u16| Server::new(ServerId::new(id), ([10, 0, 0, 1], port).into());
+        let local = builder.server(at("s0", 1)).unwrap();
+        let peer = builder.server(at("s1", 2)).unwrap();
+        builder.local(local);
+        if leaving {
+            builder.leaving(local)
+        } else {
+            builder.unready(local)
+        }
+        let both = ServerSet::only(local).union(ServerSet::only(peer));
+        builder.serve(&Gvr::new("g", "v1", "both"), both).unwrap();
+        builder.serve(&Gvr::new("g", "v1", "mine"), ServerSet::only(local)).unwrap();
+        stage.publisher.publish(builder.build().unwrap());
+        stage.get(client, BOTH);
+        let wire = stage.to_server(1)[0];
+        assert_eq!(stage.requests(wire), [(1, BOTH.to_owned())], "one that is ready is better");
+        stage.reply(wire, 1, &OK, true);
+        stage.seen(client);
+        stage.get(client, "/apis/g/v1/mine");
+        answer_all(&mut stage);
+        assert_eq!(status(&stage.seen(client)).as_deref(), Some(of_mine));
+    }
 }

@@ -30,6 +30,13 @@ pub struct Case {
     pub want: Want,
 }
 
+impl Case {
+    /// The table it is of.
+    pub fn group(&self) -> &str {
+        self.name.split(':').next().unwrap()
+    }
+}
+
 const METHOD: (&str, &str) = (":method", "GET");
 const POST: (&str, &str) = (":method", "POST");
 const SCHEME: (&str, &str) = (":scheme", "https");

@@ -27,12 +27,17 @@ pub struct Files(Directory);
 impl Files {
     /// An authority, a serving pair, and routes to `servers`, local first.
     pub fn new(pki: &Pki, servers: &[(&Twin, &str, &[Api])]) -> Self {
+        Self::at(pki, &servers.iter().map(|&(twin, id, apis)| (twin.address(), id, apis)).collect::<Vec<_>>())
+    }
+
+    /// The same for servers of any kind.
+    pub fn at(pki: &Pki, servers: &[(SocketAddr, &str, &[Api])]) -> Self {
         let directory = Directory::new();
         pki.write_ca(directory.path(), "ca").unwrap();
         pki.serving().unwrap().write(directory.path(), "serving").unwrap();
         let mut routes = format!("local: {}\nservers:\n", servers[0].1);
-        for (twin, id, apis) in servers {
-            writeln!(routes, "- id: {id}\n  address: {}\n  serves:", twin.address()).unwrap();
+        for (address, id, apis) in servers {
+            writeln!(routes, "- id: {id}\n  address: {address}\n  serves:").unwrap();
             for api in *apis {
                 let resources: Vec<_> = api.resources.iter().map(|resource| resource.plural.as_str()).collect();
                 let resources = resources.join(", ");

@@ -16,6 +16,7 @@ pub mod attacks;
 pub mod binary;
 pub mod frames;
 pub mod go;
+pub mod hostile;
 pub mod http1;
 pub mod python;
 pub mod raw;

@@ -73,9 +73,16 @@ pub struct Met {
 
 impl Siege {
     pub async fn new() -> Self {
-        let pki = Pki::new().unwrap();
+        Self::beside(Pki::new().unwrap(), None).await
+    }
+
+    /// The same with a peer that has what local has not.
+    pub async fn beside(pki: Pki, peer: Option<SocketAddr>) -> Self {
         let twin = Twin::start(TwinConfig::new("cp-a", pki.serving().unwrap(), apis::base())).unwrap();
-        let proxy = Files::new(&pki, &[(&twin, "cp-a", &apis::base())]).start_plain();
+        let (base, batch) = (apis::base(), apis::batch());
+        let local = (twin.address(), "cp-a", &base[..]);
+        let servers: Vec<_> = std::iter::once(local).chain(peer.map(|address| (address, "cp-b", &batch[..]))).collect();
+        let proxy = Files::at(&pki, &servers).start_plain();
         let neighbour = Client::connect(proxy.address(), pki.ca_pem(), NAME, Some(TOKEN)).await.unwrap();
         let mut siege = Self { pki, twin, proxy, neighbour, base: Duration::ZERO, memory: 0 };
         siege.base = siege.measure_base().await;

@@ -40,7 +40,9 @@ impl Inventory {
             };
             let index = builder.server(Server { id: id.clone(), address, via })?;
             let is_local = *id == self.settings.local;
-            if known.ready.is_none() || (!is_local && known.is_outdated()) {
+            if known.is_leaving {
+                builder.leaving(index);
+            } else if known.ready.is_none() || (!is_local && known.is_outdated()) {
                 builder.unready(index);
             }
             if is_local {

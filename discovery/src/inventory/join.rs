@@ -29,7 +29,7 @@ impl Inventory {
                 known.lease = None;
             } else if known.gone.is_none() {
                 known.gone = Some(now);
-                known.ready = None;
+                (known.ready, known.is_leaving) = (None, false);
             }
         }
         for lease in leases {
@@ -74,7 +74,7 @@ impl Inventory {
         for (id, known) in &mut self.servers {
             if is_nameless(id) && known.endpoint.is_none() && known.gone.is_none() {
                 known.gone = Some(now);
-                known.ready = None;
+                (known.ready, known.is_leaving) = (None, false);
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use super::{HYSTERESIS, Inventory, Lease, POLL, Proxy};
+use super::{HYSTERESIS, Inventory, Lease, POLL, Proxy, Readiness};
 use crate::names::Names;
 use crate::{Gvr, ServerId};
 
@@ -19,6 +19,8 @@ pub(super) struct Known {
     pub(super) storage: Vec<u32>,
     /// Since when its probes succeed.
     pub(super) ready: Option<Instant>,
+    /// It was ready, says that it is not any more, and still answers.
+    pub(super) is_leaving: bool,
     pub(super) was_probed: bool,
     /// When something last said that what it serves may have changed.
     pub(super) changed: Option<Instant>,
@@ -74,7 +76,7 @@ impl Known {
     /// Takes a new Lease; a new holder is a server that has just started, which is not ready yet.
     pub(super) fn renew(&mut self, lease: Lease) {
         if self.lease.as_ref().is_some_and(|before| before.holder != lease.holder) || self.gone.is_some() {
-            self.ready = None;
+            (self.ready, self.is_leaving) = (None, false);
         }
         self.gone = None;
         self.lease = Some(lease);
@@ -134,12 +136,13 @@ impl Inventory {
         }
     }
 
-    pub(super) fn take_probe(&mut self, server: &ServerId, ready: bool, now: Instant) {
+    pub(super) fn take_probe(&mut self, server: &ServerId, readiness: Readiness, now: Instant) {
         let Some(known) = self.servers.get_mut(server) else { return };
         let was_ready = known.ready.is_some();
         known.was_probed = true;
-        known.ready = ready.then(|| known.ready.unwrap_or(now));
-        if ready && !was_ready {
+        known.ready = (readiness == Readiness::Ready).then(|| known.ready.unwrap_or(now));
+        known.is_leaving = readiness == Readiness::Leaving;
+        if known.ready.is_some() && !was_ready {
             self.retry_addresses(server);
         }
     }

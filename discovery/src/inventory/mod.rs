@@ -67,6 +67,18 @@ pub struct Proxy {
     pub advertised: Option<SocketAddr>,
 }
 
+/// What probes found of a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Readiness {
+    /// It may be sent requests.
+    Ready,
+    /// It was ready, still answers, and says that it is not: it shuts down, or misses something.
+    Leaving,
+    /// It is not there, or starts.
+    #[default]
+    Unready,
+}
+
 /// A group and a version.
 pub type GroupVersion = (Box<str>, Box<str>);
 
@@ -110,7 +122,7 @@ pub enum Event {
         /// Who.
         server: ServerId,
         /// Can it?
-        ready: bool,
+        readiness: Readiness,
     },
     /// Connections to local were refused or lost without a GOAWAY: it may be another one when it is back.
     LocalInDoubt,
@@ -229,7 +241,7 @@ impl Inventory {
             Event::ExcludedDenied(kind) => self.deny(kind),
             Event::StorageVersions(entries) => self.take_storage_versions(entries, now),
             Event::Fetched { server, holder, began, serves } => self.take_fetched(&server, holder, began, serves, now),
-            Event::Probed { server, ready } => self.take_probe(&server, ready, now),
+            Event::Probed { server, readiness } => self.take_probe(&server, readiness, now),
             Event::LocalInDoubt => self.doubted = Some(now),
             Event::Unreachable(address) => self.take_reach(address, false, now),
             Event::Reachable(address) => self.take_reach(address, true, now),

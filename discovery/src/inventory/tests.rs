@@ -67,7 +67,8 @@ impl Story {
     }
 
     fn probe(&mut self, server: &str, ready: bool) {
-        self.tell(Event::Probed { server: id(server), ready });
+        let readiness = if ready { Readiness::Ready } else { Readiness::Unready };
+        self.tell(Event::Probed { server: id(server), readiness });
     }
 
     fn fetch(&mut self, server: &str, holder: &str, resources: &[&str]) {

@@ -6,6 +6,7 @@ use http::{Request, StatusCode};
 use kube::client::Body;
 
 use super::transport::{Place, SendError, Transport};
+use crate::inventory::Readiness;
 
 /// Without etcd: a server whose etcd is away still knows better than the proxy what to answer, and `/readyz` as a whole hangs then.
 const PATH: &str = "/readyz?exclude=etcd&exclude=etcd-readiness";
@@ -32,20 +33,21 @@ pub(super) enum Outcome {
 /// What probes found so far.
 #[derive(Debug, Default)]
 pub(super) struct Health {
-    is_ready: bool,
+    readiness: Readiness,
     timeouts: u32,
 }
 
 impl Health {
-    /// Takes an outcome in; is the server ready?
-    pub(super) fn take(&mut self, outcome: &Outcome) -> bool {
+    /// Takes an outcome in; is the server ready? One that never was and says no is starting, one that was has not gone yet.
+    pub(super) fn take(&mut self, outcome: &Outcome) -> Readiness {
         self.timeouts = if matches!(outcome, Outcome::TimedOut) { self.timeouts + 1 } else { 0 };
-        self.is_ready = match outcome {
-            Outcome::Ready => true,
-            Outcome::Unready(_) | Outcome::Refused(_) => false,
-            Outcome::TimedOut => self.is_ready && self.timeouts < TIMEOUTS_MAX,
+        self.readiness = match outcome {
+            Outcome::Ready => Readiness::Ready,
+            Outcome::Unready(_) if self.readiness != Readiness::Unready => Readiness::Leaving,
+            Outcome::TimedOut if self.timeouts < TIMEOUTS_MAX => self.readiness,
+            Outcome::Unready(_) | Outcome::Refused(_) | Outcome::TimedOut => Readiness::Unready,
         };
-        self.is_ready
+        self.readiness
     }
 
     /// It is another process now.
@@ -55,7 +57,7 @@ impl Health {
 
     /// When it is asked again, after the last one began.
     pub(super) fn every(&self) -> Duration {
-        if self.is_ready && self.timeouts == 0 { EVERY } else { EVERY_UNREADY }
+        if self.readiness == Readiness::Ready && self.timeouts == 0 { EVERY } else { EVERY_UNREADY }
     }
 }
 
@@ -87,24 +89,28 @@ mod tests {
 
     #[test]
     fn one_slow_answer_is_no_death_and_one_refusal_is() {
+        use Readiness::{Leaving, Ready, Unready};
         let mut health = Health::default();
         let refused = || Outcome::Refused(String::new());
-        assert!(!health.take(&Outcome::TimedOut), "not before the first success");
+        assert_eq!(health.take(&Outcome::TimedOut), Unready, "not before the first success");
         assert_eq!(health.every(), EVERY_UNREADY);
-        assert!(health.take(&Outcome::Ready));
+        assert_eq!(health.take(&Outcome::Ready), Ready);
         assert_eq!(health.every(), EVERY);
-        assert!(health.take(&Outcome::TimedOut));
+        assert_eq!(health.take(&Outcome::TimedOut), Ready);
         assert_eq!(health.every(), EVERY_UNREADY, "in doubt it is asked soon");
-        assert!(health.take(&Outcome::Ready), "in between");
-        assert!(health.take(&Outcome::TimedOut));
-        assert!(!health.take(&Outcome::TimedOut));
-        assert!(!health.take(&Outcome::TimedOut));
-        assert!(health.take(&Outcome::Ready));
-        assert!(!health.take(&refused()));
-        assert!(health.take(&Outcome::Ready));
-        assert!(!health.take(&Outcome::Unready(StatusCode::INTERNAL_SERVER_ERROR)));
+        assert_eq!(health.take(&Outcome::Ready), Ready, "in between");
+        assert_eq!(health.take(&Outcome::TimedOut), Ready);
+        assert_eq!(health.take(&Outcome::TimedOut), Unready);
+        assert_eq!(health.take(&Outcome::TimedOut), Unready);
+        assert_eq!(health.take(&Outcome::Ready), Ready);
+        assert_eq!(health.take(&refused()), Unready);
+        assert_eq!(health.take(&Outcome::Ready), Ready);
+        assert_eq!(health.take(&Outcome::Unready(StatusCode::INTERNAL_SERVER_ERROR)), Leaving);
+        assert_eq!(health.take(&Outcome::Unready(StatusCode::INTERNAL_SERVER_ERROR)), Leaving);
+        assert_eq!(health.take(&refused()), Unready);
+        assert_eq!(health.take(&Outcome::Unready(StatusCode::FORBIDDEN)), Unready, "it starts");
         health.take(&Outcome::Ready);
         health.reset();
-        assert!(!health.take(&Outcome::TimedOut));
+        assert_eq!(health.take(&Outcome::TimedOut), Unready);
     }
 }

@@ -9,7 +9,7 @@ use super::probe::{self, Health, Outcome};
 use super::round::{Fetched, Report, Round};
 use super::transport::Place;
 use crate::ServerId;
-use crate::inventory::{Ask, Event};
+use crate::inventory::{Ask, Event, Readiness};
 
 /// The shortest time between two probes of one server, whatever happens.
 const PROBES_APART: Duration = Duration::from_millis(200);
@@ -29,7 +29,7 @@ pub(super) struct Work {
     probed: Option<Instant>,
     next_probe: Instant,
     /// What the last probe said: ready, reachable. Only what differs is said again.
-    told: Option<(bool, bool)>,
+    told: Option<(Readiness, bool)>,
     is_fetching: bool,
     failures: u32,
     next_fetch: Instant,
@@ -160,7 +160,7 @@ impl Round<'_> {
         if work.place != place {
             return;
         }
-        let is_ready = work.health.take(outcome);
+        let readiness = work.health.take(outcome);
         work.next_probe = work.probed.unwrap_or(now) + work.health.every();
         work.error = match outcome {
             Outcome::Ready => work.error.take().filter(|_| work.failures > 0),
@@ -171,10 +171,10 @@ impl Round<'_> {
         let reaches = match outcome {
             Outcome::Ready | Outcome::Unready(_) => true,
             Outcome::Refused(_) => false,
-            Outcome::TimedOut => is_ready,
+            Outcome::TimedOut => readiness != Readiness::Unready,
         };
-        if work.told.replace((is_ready, reaches)) != Some((is_ready, reaches)) {
-            self.tell(Event::Probed { server: server.clone(), ready: is_ready }, now);
+        if work.told.replace((readiness, reaches)) != Some((readiness, reaches)) {
+            self.tell(Event::Probed { server: server.clone(), readiness }, now);
             let reach = if reaches { Event::Reachable } else { Event::Unreachable };
             self.tell(reach(place.address), now);
         }

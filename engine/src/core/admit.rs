@@ -66,7 +66,7 @@ impl Core {
     pub(super) fn on_request(&mut self, key: ConnKey, stream: u32, head: HeaderBlock, end: bool, too_large: bool) -> ConnResult {
         let full = self.is_full();
         let Some(conn) = self.conns.get_mut(key) else { return Ok(()) };
-        if conn.state != State::Open || full || conn.streams.len() >= self.limits.client_streams as usize {
+        if conn.state != State::Open || full || conn.streams.len() + conn.abandoned >= self.limits.client_streams as usize {
             self.give_head(head);
             return self.refuse_stream(key, stream, Reason::REFUSED_STREAM);
         }

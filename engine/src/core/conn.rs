@@ -71,6 +71,8 @@ pub struct Conn {
     pub(crate) encoder: Encoder,
     pub(crate) decoder: Decoder,
     pub(crate) streams: Streams,
+    /// Of a client: streams it has left and a server still works on. They take a place as long as that.
+    pub(crate) abandoned: usize,
     pub(crate) peer: PeerSettings,
     /// Did the first SETTINGS come?
     pub(crate) settled: bool,
@@ -105,6 +107,8 @@ pub struct Conn {
     pub(crate) idle_frames: Budget,
     /// WINDOW_UPDATEs that are paid for by DATA we sent.
     pub(crate) paid_updates: u32,
+    /// What the IO side holds for it: an incomplete TLS record.
+    pub(crate) outside: usize,
     /// Came in by the peer port.
     pub(crate) is_peer: bool,
     /// Where a client came from.
@@ -134,6 +138,7 @@ impl Conn {
             encoder: Encoder::new(),
             decoder: Decoder::new(4_096),
             streams: Streams::default(),
+            abandoned: 0,
             peer: PeerSettings::BEFORE_FIRST,
             settled: false,
             send_window: i64::from(DEFAULT_WINDOW),
@@ -154,6 +159,7 @@ impl Conn {
             reset_budget: Budget::full(reset_rate(role, limits), now),
             idle_frames: Budget::full(limits.idle_frames, now),
             paid_updates: 0,
+            outside: 0,
             is_peer: false,
             source: None,
             resets: Vec::new(),
@@ -338,10 +344,10 @@ impl Conn {
         }
     }
 
-    /// Bytes held for it, those in blocks not counted.
+    /// Bytes held for it, here and outside, those in blocks not counted.
     pub(crate) fn held(&self) -> usize {
         let unread = self.inbound.as_ref().map_or(0, Inbound::held) + self.http1.as_deref().map_or(0, Http1::unread);
-        self.out.held() + unread
+        self.out.held() + unread + self.outside
     }
 
     /// Frees what only a busy connection needs.

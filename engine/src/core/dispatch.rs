@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use discovery::{ServerSet, Snapshot, Via};
 
-use super::conn::{Conn, Role, put_headers};
+use super::conn::{Conn, Role, State, put_headers};
 use super::exchange::{Exchange, Phase, Side};
 use super::pool::{Lane, Offer, Server, ServerSlot, SlotSet};
 use super::{Action, ConnKey, Core, Destination, ExchangeKey};
@@ -36,6 +36,7 @@ impl Core {
             let slot = known.map_or_else(|| self.new_slot(server, &snapshot), ServerSlot::at);
             if let Some(known) = self.servers.get_mut(usize::from(slot.0)) {
                 known.is_ready = snapshot.ready().iter().any(|index| index.get() == at);
+                known.is_leaving = snapshot.leaving().iter().any(|index| index.get() == at);
             }
             self.slots.push(slot);
         }
@@ -65,8 +66,18 @@ impl Core {
     pub(super) fn send_elsewhere(&mut self, exchange: ExchangeKey, slot: ServerSlot) {
         if self.exchanges.get(exchange).is_some_and(|entry| entry.phase == Phase::Waiting && entry.server == slot) {
             self.release_server(exchange);
+            if let (Some(moved), Some(entry)) = (self.moved(slot), self.exchanges.get_mut(exchange)) {
+                entry.others.insert(moved);
+            }
             self.dispatch(exchange);
         }
+    }
+
+    /// The place of a server that left, if it is only reached in another way now: another address, or without its proxy.
+    fn moved(&self, slot: ServerSlot) -> Option<ServerSlot> {
+        let old = self.servers.get(usize::from(slot.0)).filter(|server| server.left)?;
+        let at = self.servers.iter().position(|server| !server.left && server.id == old.id)?;
+        Some(ServerSlot::at(at)).filter(|&slot| slot != self.local)
     }
 
     /// A place for a server; when all are taken, that of one which is neither in the snapshot nor in use.
@@ -120,8 +131,19 @@ impl Core {
         self.enqueue(exchange, server, lane);
     }
 
-    /// Local first; else the less loaded of two random healthy others; else one that is due to be tried again.
+    /// Who is asked: one that is ready, or else one that was and still answers.
     fn choose(&mut self, prefers_local: bool, others: SlotSet) -> Option<ServerSlot> {
+        self.choose_ready(prefers_local, others).or_else(|| {
+            let local = Some(self.local).filter(|_| prefers_local);
+            local.into_iter().chain(others.iter()).find(|slot| {
+                let server = self.servers.get(usize::from(slot.0));
+                server.is_some_and(|server| server.is_leaving && !server.left && !server.is_down())
+            })
+        })
+    }
+
+    /// Local first; else the less loaded of two random healthy others; else one that is due to be tried again.
+    fn choose_ready(&mut self, prefers_local: bool, others: SlotSet) -> Option<ServerSlot> {
         if prefers_local {
             let now = self.now;
             let local = self.local;
@@ -210,7 +232,8 @@ impl Core {
             Via::Apiserver => Destination::Peer,
             Via::Proxy => Destination::Proxy,
         };
-        if server.lane(lane).connecting.is_some() {
+        // One that left may be an address that is no longer allowed.
+        if server.left || server.lane(lane).connecting.is_some() {
             return;
         }
         let conn = self.conns.insert(Conn::new(Role::Upstream { server: slot, lane }, &self.limits, self.now));
@@ -224,6 +247,12 @@ impl Core {
         let pool = server.lane(lane);
         pool.connecting = None;
         pool.conns.push(key);
+        let left = server.left;
+        if let Some(conn) = self.conns.get_mut(key).filter(|conn| left || conn.retired.is_some()) {
+            // Begun with certificates that were replaced since, or to a server that left.
+            conn.state = State::Draining;
+            self.close_if_idle(key);
+        }
         self.serve_waiting(slot, lane);
     }
 
@@ -318,6 +347,8 @@ impl Core {
         }
         let server = entry.server;
         let left = self.servers.get(usize::from(server.0)).is_none_or(|server| server.left);
+        let moved = self.moved(server);
+        let Some(entry) = self.exchanges.get_mut(exchange) else { return };
         entry.refused_by = entry.leg(Side::Up).conn;
         self.release_server(exchange);
         self.detach_up(exchange);
@@ -333,7 +364,7 @@ impl Core {
         // The same server may take it on another connection.
         if server == local {
             entry.prefers_local = true;
-        } else if !left {
+        } else if let Some(server) = if left { moved } else { Some(server) } {
             entry.others.insert(server);
         }
         entry.phase = Phase::Waiting;

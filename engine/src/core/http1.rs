@@ -234,7 +234,7 @@ impl Core {
         let out = conn.out.frames(&mut self.buffers);
         let mut head = HeaderBlock::default();
         answer.put_fields(&mut head);
-        write::put_head(out, &head, answer.code(), write::Framing::Length, true);
+        write::put_head(out, &head, answer.code(), write::Framing::Length, write::Persistence::Close);
         out.extend_from_slice(answer.body);
         self.close_conn(key, Reason::NO_ERROR);
         false
@@ -319,7 +319,7 @@ pub(super) fn put_head(conn: &mut Conn, buffers: &mut Buffers, head: &HeaderBloc
     let has_length = head.first(Token::CONTENT_LENGTH).is_some();
     if status < 200 {
         if !http1.is_1_0 {
-            write::put_head(conn.out.frames(buffers), head, status, write::Framing::None, false);
+            write::put_head(conn.out.frames(buffers), head, status, write::Framing::None, write::Persistence::Unsaid);
         }
         return;
     }
@@ -331,5 +331,10 @@ pub(super) fn put_head(conn: &mut Conn, buffers: &mut Buffers, head: &HeaderBloc
     // (RFC 9112 §9.6). A success with a body may go on beside the upload, as an echo does.
     let outlasts = read || (!end && status < 300);
     http1.keep_alive &= http1.framing != write::Framing::Close && outlasts;
-    write::put_head(conn.out.frames(buffers), head, status, http1.framing, !http1.keep_alive);
+    let persistence = match http1.keep_alive {
+        false => write::Persistence::Close,
+        true if http1.is_1_0 => write::Persistence::KeepAlive,
+        true => write::Persistence::Unsaid,
+    };
+    write::put_head(conn.out.frames(buffers), head, status, http1.framing, persistence);
 }

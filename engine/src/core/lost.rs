@@ -224,13 +224,17 @@ impl Core {
         if std::mem::replace(&mut entry.abandoned, abandoned) == abandoned {
             return;
         }
-        let (slot, lane) = (usize::from(entry.server.0), entry.lane);
+        let (slot, lane, client) = (usize::from(entry.server.0), entry.lane, entry.leg(Side::Down).conn);
         if abandoned {
             self.abandoned.push_back(exchange);
         }
+        let counted = |before: usize| if abandoned { before + 1 } else { before.saturating_sub(1) };
         if let Some(server) = self.servers.get_mut(slot) {
             let pool = server.lane(lane);
-            pool.abandoned = if abandoned { pool.abandoned + 1 } else { pool.abandoned.saturating_sub(1) };
+            pool.abandoned = counted(pool.abandoned);
+        }
+        if let Some(client) = client.and_then(|key| self.conns.get_mut(key)) {
+            client.abandoned = counted(client.abandoned);
         }
     }
 

@@ -73,8 +73,11 @@ pub enum Destination {
     Proxy,
 }
 
+/// One of so many places for connections is for other proxies alone: clients could shut them out.
+pub(crate) const PEER_PART: usize = 100;
+
 /// Where somebody came in.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Port {
     /// The port of clients.
     Clients,
@@ -263,7 +266,9 @@ impl Core {
     /// A client connected; its TLS handshake begins. `None` when the shard has as many as it may.
     pub fn handle_accepted(&mut self, port: Port, source: Option<Source>, now: Instant) -> Option<ConnKey> {
         self.now = now;
-        if self.clients >= self.limits.client_conns || self.draining.is_some() {
+        // Clients leave some places to other proxies.
+        let kept = if port == Port::Clients { self.limits.client_conns / PEER_PART } else { 0 };
+        if self.clients >= self.limits.client_conns - kept || self.draining.is_some() {
             return None;
         }
         self.clients += 1;

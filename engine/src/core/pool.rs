@@ -154,6 +154,8 @@ pub(crate) struct Server {
     pub(crate) down_until: Option<Instant>,
     /// Did the last snapshot say that it may be sent requests?
     pub(crate) is_ready: bool,
+    /// Not ready any more, but it answers.
+    pub(crate) is_leaving: bool,
     /// It is in no snapshot any more.
     pub(crate) left: bool,
     /// Exchanges that were given to it and have not ended.
@@ -163,7 +165,7 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn new(server: &discovery::Server) -> Self {
         let (id, address, via) = (server.id.clone(), server.address, server.via);
-        Self { id, address, via, lanes: Default::default(), down_until: None, is_ready: true, left: false, active: 0 }
+        Self { id, address, via, lanes: Default::default(), down_until: None, is_ready: true, is_leaving: false, left: false, active: 0 }
     }
 
     pub(crate) fn lane(&mut self, lane: Lane) -> &mut Pool {

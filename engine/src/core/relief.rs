@@ -52,6 +52,13 @@ impl Core {
         self.held_beside = of_conns + of_heads;
     }
 
+    /// The IO side holds that much for a connection.
+    pub fn note_outside(&mut self, key: ConnKey, bytes: usize) {
+        if let Some(conn) = self.conns.get_mut(key) {
+            conn.outside = bytes;
+        }
+    }
+
     /// Lets go of spare memory that nobody needed for a while; what is left, about.
     pub fn trim(&mut self) -> usize {
         self.blocks.trim();

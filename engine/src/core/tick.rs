@@ -129,12 +129,15 @@ impl Core {
     /// The connections to a server take nothing new and end with their last stream, and at a limit when they are `retired`.
     pub(super) fn finish_conns(&mut self, slot: ServerSlot, retired: Option<Instant>) {
         let Some(server) = self.servers.get(usize::from(slot.0)) else { return };
-        let conns: Vec<_> = server.lanes.iter().flat_map(|lane| lane.conns.iter().copied()).collect();
+        let conns: Vec<_> = server.lanes.iter().flat_map(|lane| lane.conns.iter().copied().chain(lane.connecting)).collect();
         for key in conns {
-            let Some(conn) = self.conns.get_mut(key).filter(|conn| matches!(conn.state, State::Open | State::Draining)) else { continue };
-            conn.state = State::Draining;
+            let Some(conn) = self.conns.get_mut(key) else { continue };
+            // One that is not there yet ends when it is.
             conn.retired = conn.retired.or(retired);
-            self.close_if_idle(key);
+            if matches!(conn.state, State::Open | State::Draining) {
+                conn.state = State::Draining;
+                self.close_if_idle(key);
+            }
         }
         for lane in [Lane::Short, Lane::Long] {
             self.serve_waiting(slot, lane);
@@ -289,7 +292,7 @@ impl Core {
         let mut ended = 0;
         for at in 0..self.exchanges.places() {
             let Some(key) = self.exchanges.key_at(at) else { continue };
-            if self.exchanges.get(key).is_some_and(|entry| entry.lane == Lane::Long) {
+            if self.exchanges.get(key).is_some_and(|entry| entry.lane == Lane::Long && !entry.legs[Side::Down as usize].closed) {
                 self.reset_leg(key, Side::Down, Reason::CANCEL);
                 ended += 1;
                 if ended == WATCHES_PER_TICK {

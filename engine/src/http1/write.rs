@@ -31,8 +31,19 @@ pub(crate) fn framing(status: u16, is_head: bool, has_length: bool, is_1_0: bool
     }
 }
 
-/// Writes a head. `close` tells the client that no other answer follows.
-pub(crate) fn put_head(out: &mut Vec<u8>, block: &HeaderBlock, status: u16, framing: Framing, close: bool) {
+/// What a head says about the connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Persistence {
+    /// Nothing: HTTP/1.1 goes on by itself.
+    Unsaid,
+    /// It goes on, which a client of HTTP/1.0 that asked for it has to be told.
+    KeepAlive,
+    /// No other answer follows.
+    Close,
+}
+
+/// Writes a head.
+pub(crate) fn put_head(out: &mut Vec<u8>, block: &HeaderBlock, status: u16, framing: Framing, persistence: Persistence) {
     out.extend_from_slice(b"HTTP/1.1 ");
     out.extend_from_slice(block.first(Token::STATUS).unwrap_or(b"502"));
     out.push(b' ');
@@ -50,8 +61,10 @@ pub(crate) fn put_head(out: &mut Vec<u8>, block: &HeaderBlock, status: u16, fram
     if framing == Framing::Empty {
         out.extend_from_slice(b"content-length: 0\r\n");
     }
-    if close && status >= 200 {
-        out.extend_from_slice(b"connection: close\r\n");
+    match persistence {
+        Persistence::Unsaid => {}
+        Persistence::KeepAlive => out.extend_from_slice(b"connection: keep-alive\r\n"),
+        Persistence::Close => out.extend_from_slice(b"connection: close\r\n"),
     }
     out.extend_from_slice(b"\r\n");
 }
@@ -156,7 +169,7 @@ mod tests {
         block.push(b":status", b"299");
         block.push(b"content-type", b"text/plain");
         let mut out = Vec::new();
-        put_head(&mut out, &block, 299, Framing::Chunked, true);
+        put_head(&mut out, &block, 299, Framing::Chunked, Persistence::Close);
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text, "HTTP/1.1 299 Success\r\ncontent-type: text/plain\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n");
     }
@@ -168,7 +181,7 @@ mod tests {
             block.push(b":status", status.to_string().as_bytes());
             block.push(b"content-length", b"5");
             let mut out = Vec::new();
-            put_head(&mut out, &block, status, Framing::None, false);
+            put_head(&mut out, &block, status, Framing::None, Persistence::Unsaid);
             assert_eq!(String::from_utf8(out).unwrap().contains("content-length"), has, "{status}");
         }
     }

@@ -74,9 +74,12 @@ pub(crate) fn check_request(block: &HeaderBlock) -> Result<RequestFacts, Malform
     if complete { Ok(facts) } else { Err(Malformed) }
 }
 
-/// Does a `via` name one of our kind?
+/// Does a `via` name one of our kind? A list of: protocol, name, perhaps a comment (RFC 9110 §7.6.3).
 fn names_a_proxy(via: &[u8]) -> bool {
-    via.windows(VIA_NAME.len()).any(|window| window == VIA_NAME)
+    via.split(|&byte| byte == b',').any(|hop| {
+        let mut words = hop.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
+        words.nth(1).is_some_and(|name| name.starts_with(VIA_NAME))
+    })
 }
 
 /// Checks a response head: its status and content-length.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use crate::config::Limits;
-use crate::core::{Budget, ConnKey, Rate, Source};
+use crate::core::{Budget, ConnKey, Port, Rate, Source};
 
 /// How long an address is watched after its last offence.
 const OFFENCE: Duration = Duration::from_secs(10);
@@ -25,7 +25,7 @@ pub(crate) struct Ticket(u64);
 
 struct Handshake {
     conn: ConnKey,
-    source: Source,
+    from: (Port, Source),
     since: Instant,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Gate {
     next: u64,
     /// By age.
     handshakes: BTreeMap<Ticket, Handshake>,
-    by_source: HashMap<Source, usize>,
+    by_source: HashMap<(Port, Source), usize>,
     offenders: HashMap<Source, Offender>,
 }
 
@@ -80,11 +80,11 @@ impl Gate {
     }
 
     /// A handshake begins; the second value is a connection to be cut for it.
-    pub(crate) fn begin(&mut self, conn: ConnKey, source: Source, now: Instant) -> (Ticket, Option<ConnKey>) {
-        let of_source = self.by_source.entry(source).or_default();
+    pub(crate) fn begin(&mut self, conn: ConnKey, from: (Port, Source), now: Instant) -> (Ticket, Option<ConnKey>) {
+        let of_source = self.by_source.entry(from).or_default();
         *of_source += 1;
         let oldest = if *of_source > self.per_address_max {
-            self.handshakes.values().find(|handshake| handshake.source == source)
+            self.handshakes.values().find(|handshake| handshake.from == from)
         } else if self.handshakes.len() >= self.handshakes_max {
             self.handshakes.values().next()
         } else {
@@ -93,17 +93,17 @@ impl Gate {
         let cut = oldest.map(|handshake| handshake.conn);
         let ticket = Ticket(self.next);
         self.next += 1;
-        self.handshakes.insert(ticket, Handshake { conn, source, since: now });
+        self.handshakes.insert(ticket, Handshake { conn, from, since: now });
         (ticket, cut)
     }
 
     /// A handshake is over, one way or the other.
     pub(crate) fn end(&mut self, ticket: Ticket) {
         let Some(handshake) = self.handshakes.remove(&ticket) else { return };
-        if let Some(count) = self.by_source.get_mut(&handshake.source) {
+        if let Some(count) = self.by_source.get_mut(&handshake.from) {
             *count -= 1;
             if *count == 0 {
-                self.by_source.remove(&handshake.source);
+                self.by_source.remove(&handshake.from);
             }
         }
     }
@@ -140,15 +140,15 @@ mod tests {
         let (mut gate, mut conn) = gate(100, 2);
         let (now, a, b) = (Instant::now(), source("10.0.0.1"), source("10.0.0.2"));
         let other = conn();
-        assert_eq!(gate.begin(other, b, now).1, None);
+        assert_eq!(gate.begin(other, (Port::Clients, b), now).1, None);
         let (first, second, third, fourth) = (conn(), conn(), conn(), conn());
-        let (first_ticket, cut) = gate.begin(first, a, now);
+        let (first_ticket, cut) = gate.begin(first, (Port::Clients, a), now);
         assert_eq!(cut, None);
-        assert_eq!(gate.begin(second, a, now).1, None);
-        assert_eq!(gate.begin(third, a, now).1, Some(first));
+        assert_eq!(gate.begin(second, (Port::Clients, a), now).1, None);
+        assert_eq!(gate.begin(third, (Port::Clients, a), now).1, Some(first));
         gate.end(first_ticket);
         gate.end(first_ticket);
-        assert_eq!(gate.begin(fourth, a, now).1, Some(second));
+        assert_eq!(gate.begin(fourth, (Port::Clients, a), now).1, Some(second));
     }
 
     #[test]
@@ -157,16 +157,16 @@ mod tests {
         let now = Instant::now();
         let conns: Vec<_> = (0..4).map(|_| conn()).collect();
         for (nth, &conn) in conns[..3].iter().enumerate() {
-            assert_eq!(gate.begin(conn, source(&format!("10.0.0.{nth}")), now).1, None);
+            assert_eq!(gate.begin(conn, (Port::Clients, source(&format!("10.0.0.{nth}"))), now).1, None);
         }
-        assert_eq!(gate.begin(conns[3], source("10.0.0.3"), now).1, Some(conns[0]));
+        assert_eq!(gate.begin(conns[3], (Port::Clients, source("10.0.0.3")), now).1, Some(conns[0]));
     }
 
     #[test]
     fn a_herd_waits_and_stallers_do_not_make_others_wait() {
         let (mut gate, mut conn) = gate(10_000, 10_000);
         let now = Instant::now();
-        let tickets: Vec<_> = (0..HERD).map(|_| gate.begin(conn(), source("10.0.0.1"), now).0).collect();
+        let tickets: Vec<_> = (0..HERD).map(|_| gate.begin(conn(), (Port::Clients, source("10.0.0.1")), now).0).collect();
         assert!(gate.is_crowded(now));
         assert!(!gate.is_crowded(now + YOUNG));
         gate.end(tickets[0]);

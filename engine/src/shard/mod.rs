@@ -33,7 +33,7 @@ use arc_swap::ArcSwap;
 use monoio::net::TcpStream;
 
 use crate::config::Config;
-use crate::core::{Action, ConnKey, Core, Destination, Ended, Port, Source};
+use crate::core::{Action, ConnKey, Core, Destination, Ended, PEER_PART, Port, Source};
 use crate::tls::{Configs, Session, server_name};
 use gate::Gate;
 use link::{Link, Writer};
@@ -185,7 +185,7 @@ impl Shard {
         let fd = listener.as_raw_fd();
         while listener.readable(false).await.is_ok() && !self.draining.get() {
             for _ in 0..ACCEPTS {
-                if self.is_full() {
+                if self.is_full(port) {
                     self.pause_accepting().await;
                     break;
                 }
@@ -204,11 +204,15 @@ impl Shard {
         }
     }
 
-    /// Should new connections wait in the kernel?
-    fn is_full(&self) -> bool {
+    /// Should new connections wait in the kernel? Clients leave some places to other proxies.
+    fn is_full(&self, port: Port) -> bool {
+        let places = self.shared.client_places;
+        if port == Port::Peers {
+            return self.shared.loads.total() >= places;
+        }
         let mut state = self.state.borrow_mut();
         let now = state.now();
-        state.gate.is_crowded(now) || self.shared.loads.total() >= self.shared.client_places
+        state.gate.is_crowded(now) || self.shared.loads.total() >= places - (places / PEER_PART)
     }
 
     /// Gives a new connection to the least loaded shard.
@@ -229,7 +233,8 @@ impl Shard {
         let now = state.now();
         let connection = std::net::TcpStream::from(connection);
         let source = connection.peer_addr().ok().map(|address| Source::from(address.ip()));
-        if source.is_some_and(|source| !state.gate.admits(source, now)) {
+        // What a client did is not held against a proxy of the same address.
+        if port == Port::Clients && source.is_some_and(|source| !state.gate.admits(source, now)) {
             return self.shared.loads.release(self.index);
         }
         let tls = self.shared.tls.load();
@@ -244,7 +249,7 @@ impl Shard {
         let mut cut = None;
         if let Some(source) = source {
             link.source = Some(source);
-            let (ticket, oldest) = state.gate.begin(key, source, now);
+            let (ticket, oldest) = state.gate.begin(key, (port, source), now);
             link.handshake = Some(ticket);
             cut = oldest;
         }

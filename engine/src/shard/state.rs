@@ -29,6 +29,8 @@ pub(crate) const OFFENDER_CLOSE: Duration = Duration::from_millis(250);
 /// How often memory that nobody needs is let go, and how much of it is worth a call to the allocator.
 const TRIM_EVERY: Duration = Duration::from_secs(1);
 const WORTH_TELLING: usize = 2 << 20;
+/// Seconds that it has to stay so.
+const CALM: u32 = 3;
 /// Buffers kept for tails and pending writes.
 const SPARE_BUFFERS: usize = 64;
 /// Of which so many are kept although nobody needs them.
@@ -71,6 +73,8 @@ pub(crate) struct State {
     spare: Vec<Vec<u8>>,
     /// The most memory there was since some was last given back, about.
     most: usize,
+    /// For how many seconds much less was held.
+    calm: u32,
     last_trim: Option<Instant>,
     handshakes: usize,
     /// Calls of `send` that took something.
@@ -92,6 +96,7 @@ impl State {
             wire: WireBuf::new(),
             spare: Vec::new(),
             most: 0,
+            calm: 0,
             last_trim: None,
             handshakes: 0,
             writes: 0,
@@ -136,9 +141,11 @@ impl State {
         self.spare.truncate((self.spare.len() / 2).max(KEPT_BUFFERS));
         let left = self.core.trim() + self.spare.iter().map(Vec::capacity).sum::<usize>();
         self.most = self.most.max(left);
-        let much = self.most - left >= WORTH_TELLING;
+        // What is needed again a moment later is not given back: that would cost more than it saves.
+        self.calm = if self.most - left >= WORTH_TELLING { self.calm + 1 } else { 0 };
+        let much = self.calm == CALM;
         if much {
-            self.most = left;
+            (self.most, self.calm) = (left, 0);
         }
         much
     }
@@ -209,7 +216,11 @@ impl State {
         let received = link.session.receive(&mut self.read[..have + n], &mut self.wire, |plain| {
             if established { core.handle_bytes(key, plain, now) } else { early.extend_from_slice(plain) }
         });
+        let tail = link.tail.capacity();
         keep_tail(&mut link.tail, &self.read[received.consumed..have + n], &mut self.spare);
+        if link.tail.capacity() != tail {
+            core.note_outside(key, link.tail.capacity());
+        }
         if received.established && !link.is_client && link.session.alpn() != Some(b"h2") {
             // Something else listens there.
             return self.end_as(key, Ended::Unreachable);

@@ -145,6 +145,13 @@ impl Stage {
         self.run();
     }
 
+    /// A connection that hung is there after all.
+    pub fn establish(&mut self, wire: usize) {
+        self.wires[wire].is_open = true;
+        self.core.handle_established(self.wires[wire].key, Protocol::Http2, self.now);
+        self.run();
+    }
+
     /// Lets time pass, in ticks.
     pub fn pass(&mut self, time: Duration) {
         let until = self.now + time;
