@@ -1,4 +1,5 @@
-//! How an end on one leg shows on the other: the table at the top of engine/src/core/lost.rs, row by row.
+//! How an end on one leg shows on the other: the table at the top of engine/src/core/lost.rs. Its rows on malformed answers, on answers that do
+//! not come and on reads that are asked for once more are in engine/tests/core_scenarios.rs and core_retry.rs.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise, helpers included")]
 

@@ -172,11 +172,34 @@ fn a_server_that_answers_pings_may_take_its_time() {
 #[test]
 fn a_short_request_without_answer_is_504_and_a_watch_waits_on() {
     let mut stage = stage();
-    let (client, ..) = asked(&mut stage, BOTH, 0);
+    let (client, _, wire, _) = asked(&mut stage, BOTH, 0);
     stage.get(client, WATCH);
     stage.pass(Duration::from_secs(67));
     assert_eq!(status(&stage.seen(client)).as_deref(), Some("504"));
+    assert_eq!(reset(&stage.seen(wire)), Some(8), "the server need not go on");
     assert_eq!(stage.core.in_use().1, 1);
+}
+
+#[test]
+fn h12_a_server_that_sends_heads_for_a_stream_that_is_over_is_cut_off() {
+    let mut stage = stage();
+    let (client, _, wire, arrived) = asked(&mut stage, BOTH, 0);
+    for _ in 0..2_000 {
+        stage.reply(wire, arrived, &[(":status", "103")], false);
+    }
+    assert_eq!(stage.core.in_use().1, 0, "its request is over");
+    assert!(!stage.wires[wire].is_open && stage.wires[client].is_open);
+}
+
+#[test]
+fn a_malformed_answer_is_503_and_its_server_is_told() {
+    for fields in [&[(":status", "abc")][..], &[(":status", "200"), (":status", "200")], &[("no-status", "x")]] {
+        let mut stage = stage();
+        let (client, _, wire, arrived) = asked(&mut stage, BOTH, 0);
+        stage.reply(wire, arrived, fields, true);
+        assert_eq!(status(&stage.seen(client)).as_deref(), Some("503"), "{fields:?}");
+        assert_eq!(reset(&stage.seen(wire)), Some(1), "{fields:?}");
+    }
 }
 
 #[test]

@@ -18,14 +18,15 @@ const INFORMATIONAL: u8 = 16;
 impl Core {
     /// A header block from a server: 1xx, the response head, or trailers.
     pub(super) fn on_server_headers(&mut self, key: ConnKey, stream: u32, head: HeaderBlock, end: bool, too_large: bool) -> ConnResult {
-        let Some(conn) = self.conns.get(key) else { return Ok(()) };
+        let Some(conn) = self.conns.get_mut(key) else { return Ok(()) };
         let Some(exchange) = conn.streams.get(stream) else {
-            let judged = conn.judge_unknown(stream);
+            // One for each stream that we reset is fair; heads without end for a stream that is over are not.
+            let (judged, fair) = (conn.judge_unknown(stream), conn.take_idle_frame(&self.limits, self.now));
             self.give_head(head);
             return match judged {
                 Unknown::Idle => Err(Reason::PROTOCOL_ERROR),
-                Unknown::Late => Ok(()),
-                Unknown::Closed => self.refuse_late(key, stream),
+                Unknown::Late => fair,
+                Unknown::Closed => fair.and_then(|()| self.refuse_late(key, stream)),
             };
         };
         self.release_head(exchange);

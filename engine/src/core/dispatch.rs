@@ -1,7 +1,7 @@
 //! Which server gets a request, on which connection; and what happens when it cannot take it.
 //!
-//! What always holds: at most one server has a request at a time, and another one gets it only when the first provably did not begin; at most
-//! `attempts` are asked; `Server::active` is the number of exchanges whose `server` it is.
+//! What always holds: at most one server has a request at a time, and another one gets it only when the first provably did not begin, or when it
+//! only reads; at most `attempts` are asked; `Server::active` is the number of exchanges whose `server` it is.
 
 use std::sync::Arc;
 
