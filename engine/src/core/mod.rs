@@ -260,6 +260,11 @@ impl Core {
         core
     }
 
+    /// What it was made with.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
     /// A client connected; its TLS handshake begins. `None` when the shard has as many as it may.
     pub fn handle_accepted(&mut self, port: Port, source: Option<Source>, now: Instant) -> Option<ConnKey> {
         self.now = now;
