@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use discovery::{Reader, Readers};
 
-use crate::config::Config;
+use crate::config::{Config, Limits};
 use crate::core::{Core, Counters, Meters};
 use crate::shard::ring::{self, Climbed, Ring};
 use crate::shard::{self, Listeners, Loads, Receiver, Shard, Shared};
@@ -19,9 +19,6 @@ use crate::tls::Configs;
 
 /// How often the control thread looks whether a shard wants a tick: half the finest interval a shard asks for.
 const TICK: Duration = Duration::from_millis(50);
-
-/// Files kept for connections to servers; the tenth that clients never get is for them too.
-const SERVER_FILES: usize = 64;
 
 /// A running data plane.
 pub struct Engine {
@@ -84,7 +81,7 @@ impl Engine {
             .into_iter()
             .unzip();
         let published = (0..count).map(|_| Published::new()).collect();
-        let client_places = client_places(config.files);
+        let client_places = client_places(&config);
         let shared = Arc::new(Shared {
             config,
             tls: ArcSwap::from_pointee(tls),
@@ -302,8 +299,9 @@ impl Seat {
 }
 
 /// How many of the files that may be open are for clients (threats.md §6, fd exhaustion).
-fn client_places(files: Option<usize>) -> usize {
-    files.map_or(usize::MAX, |files| (files / 10 * 9).saturating_sub(SERVER_FILES).max(1))
+fn client_places(config: &Config) -> usize {
+    let Limits { client_files_tenths, server_files, .. } = config.limits;
+    config.files.map_or(usize::MAX, |files| (files / 10 * client_files_tenths).saturating_sub(server_files).max(1))
 }
 
 /// One listener for each shard, and where they listen.

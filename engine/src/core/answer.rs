@@ -11,10 +11,6 @@ use crate::http2::hpack::{HeaderBlock, Token};
 use crate::http2::message;
 use crate::respond::Failure;
 
-/// 1xx heads in front of one answer. No window holds them back, so an endless row of them would fill the memory of a client that does
-/// not read; real ones are one or two.
-const INFORMATIONAL: u8 = 16;
-
 impl Core {
     /// A header block from a server: 1xx, the response head, or trailers.
     pub(super) fn on_server_headers(&mut self, key: ConnKey, stream: u32, head: HeaderBlock, end: bool, too_large: bool) -> ConnResult {
@@ -36,7 +32,7 @@ impl Core {
         }
         let checked = if too_large { Err(message::Malformed) } else { message::check_response(&head) };
         match checked {
-            Ok((100..=199, _)) if !end && entry.informational < INFORMATIONAL => {
+            Ok((100..=199, _)) if !end && entry.informational < self.limits.interim_heads => {
                 entry.informational += 1;
                 self.pass_head(exchange, &head, false);
             }

@@ -2,7 +2,7 @@
 //!
 //! What always holds: in any time `t` at most `burst + per_second * t` are taken.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// How large a bucket is and how fast it fills.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,11 +51,10 @@ impl Budget {
     }
 }
 
-/// A stream that its client resets within this time counts as an abuse; later it is a timeout or a change of mind.
-pub(crate) const YOUNG: Duration = Duration::from_secs(1);
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

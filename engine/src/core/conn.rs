@@ -26,9 +26,6 @@ use crate::http2::inbound::Inbound;
 const REMEMBERED_RESETS: usize = 256;
 /// The window of a connection without windows: what is held back there is held back by the full outbox alone.
 pub(crate) const NO_WINDOW: i64 = i64::MAX / 4;
-/// What a DATA frame pays for: one update for the stream and one for the connection would do; Envoy allows ten as well.
-const UPDATES_PER_DATA: u32 = 10;
-const PAID_UPDATES: u32 = 10_000;
 
 /// Where a connection is in its life.
 ///
@@ -125,8 +122,8 @@ const PEER_FIELDS: usize = 4_096;
 impl Conn {
     pub(crate) fn new(role: Role, limits: &Limits, now: Instant) -> Self {
         let inbound = match role {
-            Role::Downstream => Inbound::server(limits.header_list),
-            Role::Upstream { .. } => Inbound::client(limits.header_list),
+            Role::Downstream => Inbound::server(limits.header_list, limits.spare_continuations),
+            Role::Upstream { .. } => Inbound::client(limits.header_list, limits.spare_continuations),
         };
         Self {
             role,
@@ -214,7 +211,6 @@ impl Conn {
 
     /// Appends body bytes of a stream.
     pub(crate) fn put_data(&mut self, stream: u32, bytes: &[u8], end: bool, buffers: &mut Buffers, copied: &mut Copied) {
-        self.paid_updates = (self.paid_updates + UPDATES_PER_DATA).min(PAID_UPDATES);
         let Some(framing) = self.http1.as_ref().map(|http1| http1.framing) else {
             return self.out.data(stream, bytes, end, buffers, copied);
         };
@@ -235,7 +231,6 @@ impl Conn {
 
     /// Appends a body block of a stream without copying it.
     pub(crate) fn put_chunk(&mut self, stream: u32, chunk: Chunk, end: bool, buffers: &mut Buffers) {
-        self.paid_updates = (self.paid_updates + UPDATES_PER_DATA).min(PAID_UPDATES);
         let Some(framing) = self.http1.as_ref().map(|http1| http1.framing) else {
             return self.out.chunk(stream, chunk, end, buffers);
         };
@@ -271,13 +266,18 @@ impl Conn {
         if self.idle_frames.take(rate, now) { Ok(()) } else { Err(Reason::ENHANCE_YOUR_CALM) }
     }
 
-    /// The same for a WINDOW_UPDATE, ten of which are free for each DATA frame we sent.
+    /// The same for a WINDOW_UPDATE, some of which are free for each DATA frame we sent.
     pub(crate) fn take_update(&mut self, limits: &Limits, now: Instant) -> Result<(), Reason> {
         match self.paid_updates.checked_sub(1) {
             Some(left) => self.paid_updates = left,
             None => self.take_idle_frame(limits, now)?,
         }
         Ok(())
+    }
+
+    /// A DATA frame is sent, which pays for some updates.
+    pub(crate) fn pay_updates(&mut self, limits: &Limits) {
+        self.paid_updates = self.paid_updates.saturating_add(limits.updates_per_data).min(limits.paid_updates);
     }
 
     /// How long a header list may be: a peer adds to what a client may send.

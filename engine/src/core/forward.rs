@@ -104,6 +104,7 @@ impl Core {
                 let now = bytes.len().min(usize::try_from(room).unwrap_or(0));
                 if now == bytes.len() || now > 0 {
                     let last = end && now == bytes.len();
+                    conn.pay_updates(limits);
                     conn.put_data(leg.stream, &bytes[..now], last, &mut self.buffers, &mut self.copied);
                     leg.send_window -= now as i64;
                     conn.send_window -= now as i64;
@@ -170,6 +171,7 @@ impl Core {
             leg.send_window -= n as i64;
             conn.send_window -= n as i64;
             leg.send_end |= last;
+            conn.pay_updates(&self.limits);
             conn.put_chunk(leg.stream, chunk, last, &mut self.buffers);
             #[allow(clippy::cast_possible_truncation, reason = "a chunk is at most one frame long")]
             conn.out.credit(exchange, n as u32);
@@ -198,7 +200,10 @@ impl Core {
                         encoder.field(field, out);
                     }
                 }),
-                None => conn.put_data(stream, &[], true, &mut self.buffers, &mut self.copied),
+                None => {
+                    conn.pay_updates(&self.limits);
+                    conn.put_data(stream, &[], true, &mut self.buffers, &mut self.copied);
+                }
             }
             leg.send_end = true;
             wrote = true;

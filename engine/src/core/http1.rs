@@ -10,7 +10,7 @@ use super::conn::{Conn, State};
 use super::exchange::{Phase, Side};
 use super::outbox::Buffers;
 use super::{Action, ConnKey, Core, ExchangeKey};
-use crate::http1::body::{Body, Piece};
+use crate::http1::body::{Body, Bounds, Piece};
 use crate::http1::head::{self, BadHead, Framing, RequestHead};
 use crate::http1::write;
 use crate::http2::Reason;
@@ -69,13 +69,13 @@ impl Http1 {
     }
 
     /// Takes up a new request; its stream number.
-    fn begin(&mut self, head: &RequestHead) -> u32 {
+    fn begin(&mut self, head: &RequestHead, bounds: Bounds) -> u32 {
         self.head_since = None;
         self.parsed = 0;
         self.is_1_0 = head.is_1_0;
         self.keep_alive &= head.keep_alive;
         self.framing = write::Framing::None;
-        self.body = (head.framing != Framing::None).then(|| Body::new(head.framing));
+        self.body = (head.framing != Framing::None).then(|| Body::new(head.framing, bounds));
         let stream = self.next_stream;
         self.next_stream = self.next_stream.wrapping_add(2);
         stream
@@ -128,6 +128,7 @@ impl Core {
 
     fn read_head(&mut self, key: ConnKey, input: &mut &[u8]) -> bool {
         let (now, header_list) = (self.now, self.limits.header_list);
+        let bounds = Bounds { extensions: self.limits.chunk_extensions, trailers: self.limits.chunk_trailers };
         if input.len() <= header_list && self.http1(key).is_none_or(|http1| !http1.is_worth_parsing(input)) {
             return false;
         }
@@ -150,7 +151,7 @@ impl Core {
             Err(BadHead::Malformed | BadHead::Framing) => return self.refuse_http1(key, Failure::BadRequest),
         };
         *input = &input[head.len..];
-        let stream = http1.begin(&head);
+        let stream = http1.begin(&head, bounds);
         if head.is_upgrade {
             return self.refuse_http1(key, Failure::NotImplemented);
         }

@@ -20,7 +20,6 @@
 //! | server gone | no response head | 503 |
 //! | server gone | response begun | RST_STREAM(INTERNAL_ERROR) |
 
-use super::budget::YOUNG;
 use super::conn::{Role, State, Unknown};
 use super::exchange::{Phase, Side};
 use super::pool::Lane;
@@ -45,7 +44,7 @@ impl Core {
         };
         match side {
             Side::Down => {
-                let young = self.exchanges.get(exchange).is_some_and(|entry| self.now - entry.since < YOUNG);
+                let young = self.exchanges.get(exchange).is_some_and(|entry| self.now - entry.since < self.limits.young);
                 self.unlink(exchange, Side::Down);
                 self.settle(exchange);
                 let (limits, now) = (&self.limits, self.now);

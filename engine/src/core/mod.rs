@@ -73,9 +73,6 @@ pub enum Destination {
     Proxy,
 }
 
-/// One of so many places for connections is for other proxies alone: clients could shut them out.
-pub(crate) const PEER_PART: usize = 100;
-
 /// Where somebody came in.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Port {
@@ -263,11 +260,16 @@ impl Core {
         core
     }
 
+    /// What it was made with.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
     /// A client connected; its TLS handshake begins. `None` when the shard has as many as it may.
     pub fn handle_accepted(&mut self, port: Port, source: Option<Source>, now: Instant) -> Option<ConnKey> {
         self.now = now;
         // Clients leave some places to other proxies.
-        let kept = if port == Port::Clients { self.limits.client_conns / PEER_PART } else { 0 };
+        let kept = if port == Port::Clients { self.limits.client_conns / 100 * self.limits.peer_percent } else { 0 };
         if self.clients >= self.limits.client_conns - kept || self.draining.is_some() {
             return None;
         }

@@ -11,7 +11,8 @@ use crate::http2::frame::{self, MAX_WINDOW};
 use crate::http2::inbound::{Frame, Inbound};
 use crate::respond::Failure;
 
-/// DATA below this that does not end its stream carries next to nothing: its head is as long.
+/// DATA below this that does not end its stream carries next to nothing: its head is as long. A fact, not a limit; how much of
+/// it there may be is `idle_frames`.
 const TINY: usize = 9;
 
 /// A connection error to be told the other side (RFC 9113 §5.4.1).

@@ -1,11 +1,10 @@
 //! Memory: what is held, for whom, and who has to go when it becomes too much.
 //!
-//! What always holds: above 80 % of `held_bytes` the address that holds most is sent away, its largest connections first, until
-//! [`ENOUGH`] is left; only when nobody stands out are new streams of everybody refused. What is in blocks is counted as it comes
+//! What always holds: above `full_percent` of `held_bytes` the address that holds most is sent away, its largest connections first, until
+//! `relieved_percent` is left; only when nobody stands out are new streams of everybody refused. What is in blocks is counted as it comes
 //! and goes, the rest once a second.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use super::conn::{Conn, Role, State};
 use super::exchange::Side;
@@ -14,14 +13,8 @@ use super::{ConnKey, Core};
 use crate::http2::Reason;
 use crate::http2::hpack::HeaderBlock;
 
-/// Who holds less than this part of `held_bytes` does not stand out.
-const STANDS_OUT: usize = 4;
-/// How much may be left, in tenths of `held_bytes`.
-const ENOUGH: usize = 7;
-/// What a client connection takes, TLS included, when nothing is held for it.
+/// What a client connection takes, TLS included, when nothing is held for it: measured, not a limit.
 const CLIENT: usize = 8 * 1024;
-/// Between two looks at everything that is held.
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// A client connection and what is held for it.
 struct Holder {
@@ -33,7 +26,12 @@ struct Holder {
 impl Core {
     /// Is the shard short of memory?
     pub(super) fn is_full(&self) -> bool {
-        self.held() > self.limits.held_bytes / 5 * 4
+        self.held() > self.part_of_held(self.limits.full_percent)
+    }
+
+    /// So many percent of `held_bytes`.
+    fn part_of_held(&self, percent: usize) -> usize {
+        self.limits.held_bytes.saturating_mul(percent) / 100
     }
 
     fn held(&self) -> usize {
@@ -71,17 +69,18 @@ impl Core {
         if !self.is_full() || self.now < self.next_relief {
             return;
         }
-        self.next_relief = self.now + PAUSE;
+        self.next_relief = self.now + self.limits.relief_pause;
         let holders = self.holders();
         let mut by_source: HashMap<Option<Source>, usize> = HashMap::new();
         for holder in &holders {
             *by_source.entry(holder.source).or_default() += holder.bytes;
         }
         let worst = by_source.into_iter().max_by_key(|&(_, bytes)| bytes);
-        let Some((source, _)) = worst.filter(|&(_, bytes)| bytes > self.limits.held_bytes / STANDS_OUT) else { return };
+        let (stands_out, enough) = (self.part_of_held(self.limits.stands_out_percent), self.part_of_held(self.limits.relieved_percent));
+        let Some((source, _)) = worst.filter(|&(_, bytes)| bytes > stands_out) else { return };
         let mut left = self.held();
         for holder in holders.into_iter().filter(|holder| holder.source == source) {
-            if left <= self.limits.held_bytes / 10 * ENOUGH {
+            if left <= enough {
                 break;
             }
             left = left.saturating_sub(holder.bytes);

@@ -1,18 +1,22 @@
 //! A request body: from bytes to pieces, by its framing.
 //!
 //! What always holds: every byte of input is taken once; no piece is empty; nothing behind the end of the body is touched; at most
-//! [`TRAILERS`] bytes are held, and no byte of the body is.
+//! [`Bounds::trailers`] bytes are held, and no byte of the body is.
 
 use super::head::Framing;
 
-/// Digits of a chunk size: 2^40 bytes in one chunk is beyond any body.
+/// Digits of a chunk size: 2^40 bytes in one chunk is beyond any body. Not a field of `Limits`, because more than 16 would overflow the
+/// size, which is how requests are smuggled (RUSTSEC-2021-0079).
 const SIZE_DIGITS: u32 = 10;
-/// Bytes of chunk extensions over one body: nobody uses them, and they cost a byte of line each.
-const EXTENSIONS: usize = 1_024;
-/// A chunk below this carries less than its frame.
+/// A chunk below this carries less than its frame takes in HTTP/2: a fact, not a limit; how many there may be is `Limits::idle_frames`.
 const TINY: u64 = 9;
-/// Bytes of the trailer section.
-const TRAILERS: usize = 8 * 1_024;
+
+/// See the fields of `Limits`: `chunk_extensions` and `chunk_trailers`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) extensions: usize,
+    pub(crate) trailers: usize,
+}
 
 /// The body cannot be read on; the connection is closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,6 +63,7 @@ pub(crate) enum Piece<'a> {
 #[derive(Debug)]
 pub(crate) struct Body {
     expect: Expect,
+    bounds: Bounds,
     extensions: usize,
     trailers: Vec<u8>,
     /// Chunks below [`TINY`] since somebody last asked.
@@ -66,13 +71,13 @@ pub(crate) struct Body {
 }
 
 impl Body {
-    pub(crate) fn new(framing: Framing) -> Self {
+    pub(crate) fn new(framing: Framing, bounds: Bounds) -> Self {
         let expect = match framing {
             Framing::None => Expect::Plain(0),
             Framing::Length(length) => Expect::Plain(length),
             Framing::Chunked => Expect::Size { value: 0, digits: 0 },
         };
-        Self { expect, extensions: 0, trailers: Vec::new(), tiny: 0 }
+        Self { expect, bounds, extensions: 0, trailers: Vec::new(), tiny: 0 }
     }
 
     /// Has every byte of a body of known length come?
@@ -126,7 +131,7 @@ impl Body {
             (Expect::Size { value, digits: 1.. }, b';') => Ok(Expect::Extension { value }),
             (Expect::Extension { value }, b) if b >= b' ' || b == b'\t' => {
                 self.extensions += 1;
-                if self.extensions > EXTENSIONS { Err(BadBody) } else { Ok(Expect::Extension { value }) }
+                if self.extensions > self.bounds.extensions { Err(BadBody) } else { Ok(Expect::Extension { value }) }
             }
             (Expect::SizeEnd { value: 0 }, b'\n') => Ok(Expect::Trailers),
             (Expect::SizeEnd { value }, b'\n') => {
@@ -144,7 +149,7 @@ impl Body {
         while let Some((&byte, rest)) = input.split_first() {
             *input = rest;
             self.trailers.push(byte);
-            if byte == b'\n' && !self.trailers.ends_with(b"\r\n") || self.trailers.len() > TRAILERS {
+            if byte == b'\n' && !self.trailers.ends_with(b"\r\n") || self.trailers.len() > self.bounds.trailers {
                 return Err(BadBody);
             }
             if self.trailers == b"\r\n" {
@@ -178,7 +183,7 @@ mod tests {
 
     /// Reads `text` in steps; the body, its trailers, and what is left behind it.
     fn read(framing: Framing, text: &[u8], step: usize) -> Result<(Vec<u8>, Vec<u8>, usize), BadBody> {
-        let mut body = Body::new(framing);
+        let mut body = Body::new(framing, Bounds { extensions: 1_024, trailers: 8 * 1_024 });
         let mut got = Vec::new();
         let mut at = 0;
         loop {

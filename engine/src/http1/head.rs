@@ -6,7 +6,8 @@
 use crate::http2::hpack::{HeaderBlock, Token, valid_value};
 use crate::http2::message::valid_authority;
 
-/// Header lines of one request; Go has no limit of its own, real requests have under 40.
+/// Header lines of one request, or of its trailers; Go has no limit of its own, real requests have under 40. Not a field of `Limits`,
+/// because it is the length of an array on the stack.
 const MAX_LINES: usize = 128;
 
 /// How the body of a request is framed.

@@ -7,9 +7,6 @@
 
 use super::frame::{HEAD_LEN, Head, MAX_FRAME, MAX_WINDOW, PREFACE, Reason, flag, kind};
 
-/// CONTINUATION frames of one header block: five, and one more for each full frame of the allowed block, so that
-/// empty ones cannot go on for ever (CVE-2024-27316).
-const SPARE_CONTINUATIONS: usize = 5;
 /// A buffer for a split frame is kept for the next one up to this size; a larger one is freed.
 const KEEP_CAPACITY: usize = 1_024;
 
@@ -94,19 +91,21 @@ pub(crate) struct Inbound {
     block: Vec<u8>,
     open_block: Option<OpenBlock>,
     max_block: usize,
+    /// CONTINUATION frames of one block.
+    max_continuations: usize,
     /// The first frame must be SETTINGS (RFC 9113 §3.4).
     settings_seen: bool,
 }
 
 impl Inbound {
     /// The server side waits for the client preface first.
-    pub(crate) fn server(max_block: usize) -> Self {
-        Self::new(Expect::Preface(0), max_block)
+    pub(crate) fn server(max_block: usize, spare_continuations: usize) -> Self {
+        Self::new(Expect::Preface(0), max_block, spare_continuations)
     }
 
     /// The client side waits for the server's SETTINGS.
-    pub(crate) fn client(max_block: usize) -> Self {
-        Self::new(Expect::Head(0), max_block)
+    pub(crate) fn client(max_block: usize, spare_continuations: usize) -> Self {
+        Self::new(Expect::Head(0), max_block, spare_continuations)
     }
 
     /// Bytes of a frame or block that is not complete.
@@ -114,7 +113,7 @@ impl Inbound {
         self.partial.len() + self.block.len()
     }
 
-    fn new(expect: Expect, max_block: usize) -> Self {
+    fn new(expect: Expect, max_block: usize, spare_continuations: usize) -> Self {
         Self {
             expect,
             head_bytes: [0; HEAD_LEN],
@@ -123,6 +122,7 @@ impl Inbound {
             block: Vec::new(),
             open_block: None,
             max_block,
+            max_continuations: spare_continuations + max_block / MAX_FRAME,
             settings_seen: false,
         }
     }
@@ -289,8 +289,7 @@ impl Inbound {
             return Ok(());
         };
         open.frames += 1;
-        let frames_max = SPARE_CONTINUATIONS + self.max_block / MAX_FRAME;
-        if open.frames > frames_max || self.block.len() + payload.len() > self.max_block {
+        if open.frames > self.max_continuations || self.block.len() + payload.len() > self.max_block {
             return Err(Reason::ENHANCE_YOUR_CALM);
         }
         self.block.extend_from_slice(payload);
@@ -375,7 +374,7 @@ mod tests {
 
     /// Feeds `bytes` in chunks of `step` and writes down what comes out, DATA pieces joined.
     fn log(bytes: &[u8], step: usize) -> Vec<String> {
-        let mut inbound = Inbound::server(64 * 1024);
+        let mut inbound = Inbound::server(64 * 1024, 5);
         let mut seen: Vec<String> = Vec::new();
         let mut body = Vec::new();
         for mut chunk in bytes.chunks(step) {

@@ -2,22 +2,14 @@
 //!
 //! What always holds: at most `handshakes` are under way, and at most `handshakes_per_address` of one address; beyond that the oldest
 //! is cut, because an honest one is done in milliseconds. An address whose client was told to calm down opens at most
-//! `offender_conns` new connections for `OFFENCE`: without that, a client that reconnects would make us pay a handshake, which
-//! is dear, for every flood, which is cheap. At most `OFFENDERS` such addresses are remembered.
+//! `offender_conns` new connections for `offence`: without that, a client that reconnects would make us pay a handshake, which
+//! is dear, for every flood, which is cheap. At most `offenders` such addresses are remembered.
 
 use std::collections::{BTreeMap, HashMap};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::config::Limits;
-use crate::core::{Budget, ConnKey, Port, Rate, Source};
-
-/// How long an address is watched after its last offence.
-const OFFENCE: Duration = Duration::from_secs(10);
-/// Addresses watched at once.
-const OFFENDERS: usize = 1_024;
-/// While this many handshakes are under way and all of them are young, a herd is coming in: it waits in the backlog, where it costs nothing.
-const HERD: usize = 512;
-const YOUNG: Duration = Duration::from_secs(1);
+use crate::core::{Budget, ConnKey, Port, Source};
 
 /// A handshake under way.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -36,9 +28,7 @@ struct Offender {
 
 /// The gate of one shard.
 pub(crate) struct Gate {
-    handshakes_max: usize,
-    per_address_max: usize,
-    offender_conns: Rate,
+    limits: Limits,
     next: u64,
     /// By age.
     handshakes: BTreeMap<Ticket, Handshake>,
@@ -48,15 +38,7 @@ pub(crate) struct Gate {
 
 impl Gate {
     pub(crate) fn new(limits: &Limits) -> Self {
-        Self {
-            handshakes_max: limits.handshakes,
-            per_address_max: limits.handshakes_per_address,
-            offender_conns: limits.offender_conns,
-            next: 0,
-            handshakes: BTreeMap::new(),
-            by_source: HashMap::new(),
-            offenders: HashMap::new(),
-        }
+        Self { limits: limits.clone(), next: 0, handshakes: BTreeMap::new(), by_source: HashMap::new(), offenders: HashMap::new() }
     }
 
     /// May a connection from there come in?
@@ -65,17 +47,17 @@ impl Gate {
             return true;
         }
         self.offenders.retain(|_, offender| offender.until > now);
-        let rate = self.offender_conns;
+        let rate = self.limits.offender_conns;
         self.offenders.get_mut(&source).is_none_or(|offender| offender.conns.take(rate, now))
     }
 
     /// A client of that address was told to calm down.
     pub(crate) fn blame(&mut self, source: Source, now: Instant) {
-        let rate = self.offender_conns;
+        let (rate, until) = (self.limits.offender_conns, now + self.limits.offence);
         if let Some(offender) = self.offenders.get_mut(&source) {
-            offender.until = now + OFFENCE;
-        } else if self.offenders.len() < OFFENDERS {
-            self.offenders.insert(source, Offender { conns: Budget::full(rate, now), until: now + OFFENCE });
+            offender.until = until;
+        } else if self.offenders.len() < self.limits.offenders {
+            self.offenders.insert(source, Offender { conns: Budget::full(rate, now), until });
         }
     }
 
@@ -83,9 +65,9 @@ impl Gate {
     pub(crate) fn begin(&mut self, conn: ConnKey, from: (Port, Source), now: Instant) -> (Ticket, Option<ConnKey>) {
         let of_source = self.by_source.entry(from).or_default();
         *of_source += 1;
-        let oldest = if *of_source > self.per_address_max {
+        let oldest = if *of_source > self.limits.handshakes_per_address {
             self.handshakes.values().find(|handshake| handshake.from == from)
-        } else if self.handshakes.len() >= self.handshakes_max {
+        } else if self.handshakes.len() >= self.limits.handshakes {
             self.handshakes.values().next()
         } else {
             None
@@ -110,15 +92,18 @@ impl Gate {
 
     /// Should new connections wait in the backlog?
     pub(crate) fn is_crowded(&self, now: Instant) -> bool {
-        self.handshakes.len() >= HERD && self.handshakes.values().next().is_some_and(|oldest| now - oldest.since < YOUNG)
+        let is_young = |oldest: &Handshake| now - oldest.since < self.limits.herd_age;
+        self.handshakes.len() >= self.limits.herd && self.handshakes.values().next().is_some_and(is_young)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::net::{IpAddr, Ipv4Addr};
+    use std::time::Duration;
 
     use super::*;
+    use crate::core::Rate;
     use crate::core::slab::Slab;
 
     fn source(text: &str) -> Source {
@@ -166,9 +151,9 @@ mod tests {
     fn a_herd_waits_and_stallers_do_not_make_others_wait() {
         let (mut gate, mut conn) = gate(10_000, 10_000);
         let now = Instant::now();
-        let tickets: Vec<_> = (0..HERD).map(|_| gate.begin(conn(), (Port::Clients, source("10.0.0.1")), now).0).collect();
+        let tickets: Vec<_> = (0..gate.limits.herd).map(|_| gate.begin(conn(), (Port::Clients, source("10.0.0.1")), now).0).collect();
         assert!(gate.is_crowded(now));
-        assert!(!gate.is_crowded(now + YOUNG));
+        assert!(!gate.is_crowded(now + gate.limits.herd_age));
         gate.end(tickets[0]);
         assert!(!gate.is_crowded(now));
         tickets.into_iter().for_each(|ticket| gate.end(ticket));
@@ -183,12 +168,12 @@ mod tests {
         assert_eq!((0..10).filter(|_| gate.admits(bad, now)).count(), 3);
         assert_eq!((0..10).filter(|_| gate.admits(good, now)).count(), 10);
         assert_eq!((0..10).filter(|_| gate.admits(bad, now + Duration::from_secs(2))).count(), 2);
-        assert_eq!((0..10).filter(|_| gate.admits(bad, now + OFFENCE)).count(), 10);
+        assert_eq!((0..10).filter(|_| gate.admits(bad, now + Limits::default().offence)).count(), 10);
         assert!(gate.offenders.is_empty());
-        for nth in 0..2 * OFFENDERS {
+        for nth in 0..2 * gate.limits.offenders {
             let address = Ipv4Addr::from_bits(u32::try_from(nth).unwrap());
             gate.blame(Source::from(IpAddr::V4(address)), now);
         }
-        assert_eq!(gate.offenders.len(), OFFENDERS);
+        assert_eq!(gate.offenders.len(), gate.limits.offenders);
     }
 }

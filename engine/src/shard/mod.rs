@@ -33,12 +33,12 @@ use arc_swap::ArcSwap;
 use monoio::net::TcpStream;
 
 use crate::config::Config;
-use crate::core::{Action, ConnKey, Core, Destination, Ended, PEER_PART, Port, Source};
+use crate::core::{Action, ConnKey, Core, Destination, Ended, Port, Source};
 use crate::tls::{Configs, Session, server_name};
 use gate::Gate;
 use link::{Link, Writer};
 use mailbox::Mail;
-use state::{Flushed, Next, OFFENDER_CLOSE, State};
+use state::{Flushed, Next, State};
 
 pub(crate) use listen::{Listeners, Loads, bind};
 pub(crate) use mailbox::{Receiver, Sender, mailbox};
@@ -49,8 +49,6 @@ const ACCEPTS: usize = 64;
 const READS: usize = 4;
 /// How long accepting pauses when there is no place.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Unacknowledged bytes on a half-open connection (threats.md §6).
-const USER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Keep-alive of idle connections: kube-apiserver's interval is 3 min; a minute notices vanished clients sooner.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
@@ -158,7 +156,7 @@ impl Shard {
                 let mut state = self.state.borrow_mut();
                 state.blame(conn);
                 // Until then it may read why.
-                self.shared.published[self.index].hurry(state.now() + OFFENDER_CLOSE);
+                self.shared.published[self.index].hurry(state.now() + self.shared.config.limits.offender_close);
             }
             Action::Report(sign) => {
                 if let Some(report) = &self.shared.config.report {
@@ -212,7 +210,7 @@ impl Shard {
         }
         let mut state = self.state.borrow_mut();
         let now = state.now();
-        state.gate.is_crowded(now) || self.shared.loads.total() >= places - (places / PEER_PART)
+        state.gate.is_crowded(now) || self.shared.loads.total() >= places - places / 100 * self.shared.config.limits.peer_percent
     }
 
     /// Gives a new connection to the least loaded shard.
@@ -287,7 +285,7 @@ impl Shard {
             self.state.borrow_mut().lose(key, Ended::Unreachable);
             return self.wake_flusher();
         }
-        sys::set_user_timeout(fd, USER_TIMEOUT);
+        sys::set_user_timeout(fd, self.shared.config.limits.user_timeout);
         let flushed = self.state.borrow_mut().begin_session(key);
         self.start_writer(key, flushed);
         self.wake_flusher();
@@ -409,7 +407,7 @@ impl Shard {
         }
         let offenders_left = state.cut_slow_closes();
         let next = state.core.next_tick(now);
-        let next = if offenders_left { next.min(now + OFFENDER_CLOSE / 2) } else { next };
+        let next = if offenders_left { next.min(now + self.shared.config.limits.offender_close / 2) } else { next };
         let published = &self.shared.published[self.index];
         published.set(state.counters(), now, next);
         state.publish_meters(published);

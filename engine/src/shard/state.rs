@@ -17,15 +17,6 @@ use crate::tls::{MAX_RECORD, WireBuf};
 
 /// One read: eight full TLS records. Larger reads gain nothing measurable and make one connection's turn longer.
 const READ: usize = 128 * 1024;
-/// TLS handshakes of clients begun in one wake-up: a signature costs 25 µs (P-256) to 700 µs (RSA), and every stream of the
-/// shard waits for it.
-const HANDSHAKES: usize = 4;
-/// A connection that was asked to close, and whose last bytes have left, is cut when the other side does not close it in this time.
-const CLOSE_LIMIT: Duration = Duration::from_secs(2);
-/// The same while a slow client still takes the end of its last answer: what a drain allows.
-const SLOW_CLOSE: Duration = Duration::from_secs(25);
-/// How long a client that was told to calm down has to read it.
-pub(crate) const OFFENDER_CLOSE: Duration = Duration::from_millis(250);
 /// How often memory that nobody needs is let go, and how much of it is worth a call to the allocator.
 const TRIM_EVERY: Duration = Duration::from_secs(1);
 const WORTH_TELLING: usize = 2 << 20;
@@ -187,7 +178,7 @@ impl State {
             return (Next::End, Flushed::Done);
         };
         if link.is_client && !link.session.is_established() {
-            if self.handshakes >= HANDSHAKES {
+            if self.handshakes >= self.core.limits().handshakes_per_wake_up {
                 return (Next::Later, Flushed::Done);
             }
             self.handshakes += 1;
@@ -396,17 +387,17 @@ impl State {
     /// Ends closes that take too long. True when offenders are left, whose time is short.
     pub(crate) fn cut_slow_closes(&mut self) -> bool {
         let now = self.now();
-        let over = self.core.drain_is_over(now);
+        let (over, limits) = (self.core.drain_is_over(now), self.core.limits());
         let (mut offenders, mut left) = (Vec::new(), false);
         for link in self.links.iter().flatten() {
             let Some(since) = link.closing else { continue };
             let waited = now - since;
             let leaving = || link.is_client && (link.is_blocked() || sys::unsent(link.fd) > 0);
-            if link.is_offender && waited >= OFFENDER_CLOSE {
+            if link.is_offender && waited >= limits.offender_close {
                 offenders.push(link.key);
             } else if link.is_offender {
                 left = true;
-            } else if over || waited >= SLOW_CLOSE || (waited >= CLOSE_LIMIT && !leaving()) {
+            } else if over || waited >= limits.slow_close || (waited >= limits.close && !leaving()) {
                 sys::shutdown(link.fd, libc::SHUT_RDWR);
             }
         }
