@@ -440,5 +440,7 @@ async fn out_of_files() {
     let freed = Instant::now();
     let newcomer = timeout(LIMIT, Client::connect(proxy.address(), pki.ca_pem(), NAME, Some(TOKEN))).await.unwrap().unwrap();
     assert_eq!(newcomer.get(SHORT).await.unwrap().status, 200);
-    assert!(freed.elapsed() < Duration::from_secs(3), "{:?}", freed.elapsed());
+    let waited = freed.elapsed();
+    println!("in {waited:?} after there is room again");
+    assert!(waited < Duration::from_secs(1), "{waited:?}");
 }
