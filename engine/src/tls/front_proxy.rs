@@ -1,7 +1,8 @@
 //! Who may come to the peer port: holders of a front-proxy certificate (kubernetes.md §3.3, requestheader).
 //!
 //! What always holds: a session is established only with a certificate whose chain ends in the requestheader authorities, and whose common
-//! name is one of those allowed (none named: any). Nothing is resumed, so every connection is judged by the files of its day.
+//! name is one of those allowed (none named: any). Nothing is resumed, so every connection is judged by the files of its day. A chain that is
+//! too long costs no signature (threats.md T6).
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,6 +16,11 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, 
 
 use super::config::{ConfigError, protocols, provider, roots};
 use super::serving::Pair;
+
+/// Certificates of one chain: a cluster signs with one authority or two, and what is beside the path is only there to be tried in vain.
+const CHAIN_CERTIFICATES: usize = 10;
+/// Bytes of one chain: ten certificates with large RSA keys and many names. rustls reads no longer list today, but does not promise it.
+const CHAIN_BYTES: usize = 64 * 1024;
 
 /// `id-at-commonName`, 2.5.4.3, as DER has it.
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
@@ -70,6 +76,9 @@ impl ClientCertVerifier for FrontProxy {
         others: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
+        if is_too_long(leaf, others) {
+            return Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure));
+        }
         let verified = self.chains.verify_client_cert(leaf, others, now)?;
         let allowed = || common_name(leaf).is_some_and(|name| self.allowed.contains(&name));
         if self.allowed.is_empty() || allowed() {
@@ -100,6 +109,10 @@ impl ClientCertVerifier for FrontProxy {
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.chains.supported_verify_schemes()
     }
+}
+
+fn is_too_long(leaf: &[u8], others: &[CertificateDer<'_>]) -> bool {
+    others.len() >= CHAIN_CERTIFICATES || leaf.len() + others.iter().map(|other| other.len()).sum::<usize>() > CHAIN_BYTES
 }
 
 /// The common name of a certificate's subject; the last one, as Go has it, when there are several.
@@ -144,7 +157,9 @@ fn element<'a>(input: &mut &'a [u8], kind: u8) -> Option<&'a [u8]> {
 #[cfg(test)]
 mod tests {
     use rcgen::{CertificateParams, DnType, KeyPair};
+    use rustls::pki_types::pem::PemObject;
 
+    use super::super::tests::Authority;
     use super::*;
 
     fn named(names: &[&str]) -> CertificateDer<'static> {
@@ -165,6 +180,35 @@ mod tests {
             assert_eq!(common_name(&named(&[name])).as_deref(), Some(name));
         }
         assert_eq!(common_name(&named(&[])), None);
+    }
+
+    /// The chain itself is good: only what is beside it makes it too long.
+    #[test]
+    fn t6_chains_are_bounded_before_anything_is_verified() {
+        let authority = Authority::new();
+        let (cert, _) = authority.issue(2020, 2100);
+        let leaf = CertificateDer::from_pem_slice(cert.as_bytes()).unwrap();
+        let ca = CertificateDer::from_pem_slice(authority.pem().as_bytes()).unwrap();
+        let roots = Arc::new(roots(authority.pem().as_bytes()).unwrap());
+        let chains = WebPkiClientVerifier::builder_with_provider(roots, provider()).build().unwrap();
+        let verifier = FrontProxy { chains, allowed: Vec::new() };
+        let verify = |leaf: &[u8], others: &[CertificateDer<'_>]| {
+            verifier.verify_client_cert(&CertificateDer::from(leaf), others, UnixTime::now()).map(|_| ())
+        };
+        let too_long = Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure));
+        let blank = |len| CertificateDer::from(vec![0; len]);
+        let room = CHAIN_BYTES - leaf.len();
+        for (others, expected) in [
+            (vec![ca.clone(); CHAIN_CERTIFICATES - 1], Ok(())),
+            (vec![ca; CHAIN_CERTIFICATES], too_long.clone()),
+            (vec![blank(room)], Ok(())),
+            (vec![blank(room + 1)], too_long.clone()),
+        ] {
+            assert_eq!(verify(&leaf, &others), expected, "{} others", others.len());
+        }
+        // What is wrong with the first certificate is not even looked at.
+        assert_eq!(verify(b"none", &vec![leaf.clone(); CHAIN_CERTIFICATES]), too_long);
+        assert_eq!(verify(b"none", &[]), Err(Error::InvalidCertificate(CertificateError::BadEncoding)));
     }
 
     #[test]
