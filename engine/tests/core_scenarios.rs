@@ -196,7 +196,7 @@ fn a_malformed_answer_is_503_and_its_server_is_told() {
     for fields in [&[(":status", "abc")][..], &[(":status", "200"), (":status", "200")], &[("no-status", "x")]] {
         let mut stage = stage();
         let (client, _, wire, arrived) = asked(&mut stage, BOTH, 0);
-        stage.reply(wire, arrived, fields, true);
+        stage.reply(wire, arrived, fields, false);
         assert_eq!(status(&stage.seen(client)).as_deref(), Some("503"), "{fields:?}");
         assert_eq!(reset(&stage.seen(wire)), Some(1), "{fields:?}");
     }
