@@ -213,3 +213,137 @@ fn authorities(files: &[Named<'_>], bytes: &[Vec<u8>]) -> Result<Vec<u8>, Failur
     tls::client_config(&bytes[0], None, tls::SERVERS_SPEAK, UnixTime::now()).map_err(|error| files[0].refused(error))?;
     Ok(bytes[0].clone())
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use std::path::PathBuf;
+
+    use loadgen::{KeyPairPem, Pki};
+    use rustls::pki_types::CertificateDer;
+    use rustls::pki_types::pem::PemObject;
+    use rustls::{ClientConnection, Connection, ServerConnection};
+
+    use super::*;
+    use crate::cli::{self, Command, Parsed};
+
+    /// The files of a proxy with a peer port, in a directory that goes with them.
+    struct Files {
+        directory: PathBuf,
+        /// Signs front-proxy certificates.
+        front: Pki,
+        first: KeyPairPem,
+    }
+
+    impl Files {
+        fn new(name: &str) -> (Self, ServeFlags) {
+            let directory = std::env::temp_dir().join(format!("mvproxy-certificates-{name}-{}", std::process::id()));
+            let (pki, front) = (Pki::new().unwrap(), Pki::new().unwrap());
+            let first = front.client("front-proxy-client", &[]).unwrap();
+            let (cert, key) = pki.serving().unwrap().write(&directory, "serving").unwrap();
+            let (client_cert, client_key) = first.write(&directory, "client").unwrap();
+            let files = [
+                ("tls-cert-file", cert),
+                ("tls-private-key-file", key),
+                ("peer-ca-file", pki.write_ca(&directory, "ca").unwrap()),
+                ("proxy-client-cert-file", client_cert),
+                ("proxy-client-key-file", client_key),
+                ("requestheader-client-ca-file", front.write_ca(&directory, "front").unwrap()),
+            ];
+            let mut line = vec!["mvproxy".to_owned(), "serve".to_owned()];
+            line.extend(files.map(|(flag, path)| format!("--{flag}={}", path.display())));
+            let Ok(Parsed::Command(Command::Serve(flags))) = cli::parse(line.into_iter().map(Into::into)) else { unreachable!() };
+            (Self { directory, front, first }, *flags)
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            std::fs::write(self.directory.join(name), text).unwrap();
+        }
+    }
+
+    impl Drop for Files {
+        fn drop(&mut self) {
+            std::fs::remove_dir_all(&self.directory).ok();
+        }
+    }
+
+    /// What a proxy shows at the peer port of another with the same files, if it is let in there.
+    fn shown(certificates: &Certificates<'_>) -> Option<CertificateDer<'static>> {
+        let configs = certificates.configs();
+        let mut client = Connection::from(ClientConnection::new(configs.proxy.unwrap(), tls::server_name()).unwrap());
+        let mut server = Connection::from(ServerConnection::new(configs.peer_port.unwrap()).unwrap());
+        while client.is_handshaking() || server.is_handshaking() {
+            carry(&mut client, &mut server).ok()?;
+            carry(&mut server, &mut client).unwrap();
+        }
+        server.peer_certificates().map(|chain| chain[0].clone())
+    }
+
+    fn carry(from: &mut Connection, to: &mut Connection) -> Result<(), rustls::Error> {
+        let mut wire = Vec::new();
+        while from.wants_write() {
+            from.write_tls(&mut wire).unwrap();
+        }
+        let mut rest = wire.as_slice();
+        while !rest.is_empty() {
+            to.read_tls(&mut rest).unwrap();
+            to.process_new_packets()?;
+        }
+        Ok(())
+    }
+
+    fn der(pair: &KeyPairPem) -> Option<CertificateDer<'static>> {
+        Some(CertificateDer::from_pem_slice(pair.cert.as_bytes()).unwrap())
+    }
+
+    /// What the log says of files that are wrong.
+    fn told<T>(watched: Option<&Watched<'_, T>>) -> String {
+        match &watched.unwrap().trouble {
+            Trouble::Told(text) => text.clone(),
+            Trouble::None | Trouble::New(_) => String::new(),
+        }
+    }
+
+    #[test]
+    fn t8_a_new_front_proxy_pair_is_shown_and_a_broken_one_is_not() {
+        let (files, flags) = Files::new("pair");
+        let mut certificates = Certificates::load(&flags).unwrap();
+        assert!(!certificates.reload(), "nothing changed");
+        assert_eq!(shown(&certificates), der(&files.first));
+        let next = files.front.client("front-proxy-client", &[]).unwrap();
+        files.write("client.key", &next.key);
+        assert!(!certificates.reload(), "its certificate is still to come");
+        assert_eq!(shown(&certificates), der(&files.first));
+        files.write("client.crt", &next.cert);
+        assert!(certificates.reload());
+        assert_eq!(shown(&certificates), der(&next));
+        for (name, text, flag) in
+            [("client.key", files.first.key.as_str(), "--proxy-client-key-file"), ("client.crt", "", "--proxy-client-cert-file")]
+        {
+            files.write(name, text);
+            assert!(!certificates.reload() && !certificates.reload(), "{flag}");
+            let told = told(certificates.proxy.as_ref());
+            assert!(told.starts_with(flag), "{told}");
+            assert_eq!(shown(&certificates), der(&next), "{flag}");
+        }
+    }
+
+    #[test]
+    fn t8_a_new_requestheader_authority_counts_and_a_broken_one_does_not() {
+        let (files, flags) = Files::new("requestheader");
+        let mut certificates = Certificates::load(&flags).unwrap();
+        let other = Pki::new().unwrap();
+        files.write("front.crt", other.ca_pem());
+        assert!(certificates.reload());
+        assert_eq!(shown(&certificates), None, "of the authority that counted before");
+        files.write("front.crt", "not a certificate");
+        assert!(!certificates.reload() && !certificates.reload());
+        let told = told(certificates.requestheader.as_ref());
+        assert!(told.starts_with("--requestheader-client-ca-file"), "{told}");
+        let next = other.client("front-proxy-client", &[]).unwrap();
+        files.write("client.key", &next.key);
+        files.write("client.crt", &next.cert);
+        assert!(certificates.reload());
+        assert_eq!(shown(&certificates), der(&next));
+    }
+}

@@ -1,8 +1,8 @@
 //! Who may come to the peer port: holders of a front-proxy certificate (kubernetes.md §3.3, requestheader).
 //!
 //! What always holds: a session is established only with a certificate whose chain ends in the requestheader authorities, and whose common
-//! name is one of those allowed (none named: any). Nothing is resumed, so every connection is judged by the files of its day. A chain that is
-//! too long costs no signature (threats.md T6).
+//! name is one of those allowed (none named: any). Nothing is resumed, so every connection is judged by the files of its day. A chain
+//! that is too long costs no signature (threats.md T6).
 
 use std::fmt;
 use std::sync::Arc;
