@@ -48,7 +48,7 @@ const ACCEPTS: usize = 64;
 /// Reads of one socket before others get their turn.
 const READS: usize = 4;
 /// How long accepting pauses when there is no place.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Keep-alive of idle connections: kube-apiserver's interval is 3 min; a minute notices vanished clients sooner.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
