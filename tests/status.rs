@@ -13,6 +13,7 @@ use serde_json::Value;
 mod support;
 
 use support::binary::{Binary, Files};
+use support::tools::free_port;
 use support::{NAME, TOKEN, apis, eventually};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -58,11 +59,6 @@ impl Scene {
         assert_eq!(status, 200);
         page.lines().find_map(|line| line.strip_prefix(row)?.strip_prefix(' ')?.parse().ok())
     }
-}
-
-/// Nobody listens there; another test might, in a moment, but ports are given out in turn.
-fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 
 fn connect(port: u16) -> TcpStream {

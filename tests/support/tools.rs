@@ -5,6 +5,7 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use loadgen::Pki;
@@ -88,8 +89,7 @@ impl Nghttpd {
         let (cert, key) = pki.serving().unwrap().write(directory.path(), "serving").unwrap();
         let files = directory.path().join("files");
         std::fs::create_dir_all(&files).unwrap();
-        // nghttpd cannot be told to take any port and say which.
-        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
         let child = Command::new(program("nghttpd", "nghttp2-server"))
             .args(["--address=127.0.0.1", "--echo-upload", "--workers=1"])
             .arg(format!("--htdocs={}", files.display()))
@@ -142,4 +142,18 @@ impl Drop for Nghttpd {
         self.child.kill().ok();
         self.child.wait().ok();
     }
+}
+
+/// A port of 127.0.0.1 for a program that cannot be told to take any and say which. It is below those that the kernel gives to whoever asks
+/// for any, so that nobody takes it meanwhile.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    for _ in 0..1_000 {
+        let nth = std::process::id().wrapping_mul(97).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = u16::try_from(20_000 + nth % 10_000).unwrap();
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no free port in 1,000 tries");
 }

@@ -1,6 +1,6 @@
 //! mvproxy in front of real servers: one for each, all knowing each other's ports.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use super::apiserver::Apiserver;
 use super::plane::{ADMIN, ControlPlane, MVPROXY, User};
 use super::process::{EXIT_LIMIT, Process};
 use crate::support::NAME;
+use crate::support::tools::free_port;
 
 /// For a proxy to know all servers.
 const READY_LIMIT: Duration = Duration::from_secs(60);
@@ -93,8 +94,7 @@ fn arguments(plane: &ControlPlane, server: &Apiserver, [clients, peers, status]:
 
 /// Three ports that are free now. mvproxy refuses one that is shared, so they cannot be kept.
 fn free() -> [SocketAddr; 3] {
-    let listeners = [0; 3].map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap());
-    listeners.map(|listener| listener.local_addr().unwrap())
+    [(); 3].map(|()| SocketAddr::from((Ipv4Addr::LOCALHOST, free_port())))
 }
 
 impl Proxy {
