@@ -42,7 +42,7 @@ async fn three(plane: &ControlPlane) -> [Apiserver; 3] {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "on real kube-apiservers: tests/run runs it"]
+#[ignore = "on real kube-apiservers: MVPROXY_REAL=1 tests/run"]
 async fn a_killed_peer_is_replaced_at_once_and_the_last_one_is_503() {
     let plane = ControlPlane::start().await;
     let [a, mut b, mut c] = three(&plane).await;
@@ -67,7 +67,7 @@ async fn a_killed_peer_is_replaced_at_once_and_the_last_one_is_503() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "on real kube-apiservers: tests/run runs it"]
+#[ignore = "on real kube-apiservers: MVPROXY_REAL=1 tests/run"]
 async fn a_frozen_peer_is_given_up_in_time_and_one_that_goes_on_is_not_cut() {
     let plane = ControlPlane::start().await;
     let a = plane.server("cp-a", Version::newer()).flag(NO_JOBS).start().await;
@@ -117,7 +117,7 @@ async fn a_frozen_peer_is_given_up_in_time_and_one_that_goes_on_is_not_cut() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "on real kube-apiservers: tests/run runs it"]
+#[ignore = "on real kube-apiservers: MVPROXY_REAL=1 tests/run"]
 async fn the_only_server_of_a_resource_restarted_or_stopped_is_never_a_404() {
     let plane = ControlPlane::start().await;
     let a = plane.server("cp-a", Version::newer()).flag(NO_JOBS).start().await;
@@ -150,7 +150,7 @@ async fn the_only_server_of_a_resource_restarted_or_stopped_is_never_a_404() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "on real kube-apiservers: tests/run runs it"]
+#[ignore = "on real kube-apiservers: MVPROXY_REAL=1 tests/run"]
 async fn a_peer_stands_in_for_a_local_server_that_restarts() {
     let plane = ControlPlane::start().await;
     let mut a = plane.server("cp-a", Version::newer()).start().await;

@@ -45,7 +45,7 @@ async fn served_by<'a>(answer: &Response, servers: &[&'a Apiserver]) -> &'a str 
 
 /// Bar 1: jobs are listed, created, patched, watched and deleted through the proxy of a server that has them turned off.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "on real kube-apiservers: tests/run runs it"]
+#[ignore = "on real kube-apiservers: MVPROXY_REAL=1 tests/run"]
 async fn what_local_has_turned_off_is_done_by_the_peer() {
     let plane = ControlPlane::start().await;
     let a = plane.server("cp-a", Version::newer()).start().await;
@@ -129,13 +129,13 @@ async fn every_resource_is_reachable(older_flags: &[&str], least: usize, expecte
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "on real kube-apiservers: tests/run runs it"]
+#[ignore = "on real kube-apiservers: MVPROXY_REAL=1 tests/run"]
 async fn what_only_one_version_serves_is_reachable_through_both_proxies() {
     every_resource_is_reachable(&[], 1, "admissionregistration.k8s.io/v1/mutatingadmissionpolicies").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "on real kube-apiservers: tests/run runs it"]
+#[ignore = "on real kube-apiservers: MVPROXY_REAL=1 tests/run"]
 async fn dozens_of_resources_that_one_version_has_turned_on_are_reachable() {
     every_resource_is_reachable(&["--runtime-config=api/all=true"], 20, "admissionregistration.k8s.io/v1/mutatingadmissionpolicies").await;
 }

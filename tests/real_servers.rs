@@ -62,7 +62,7 @@ async fn eventually<F: Future<Output = bool>>(what: &str, limit: Duration, mut d
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "on real kube-apiservers: tests/run runs it"]
+#[ignore = "on real kube-apiservers: MVPROXY_REAL=1 tests/run"]
 async fn two_versions_share_one_etcd_and_differ_in_what_they_serve() {
     let plane = ControlPlane::start().await;
     let old = plane.server("cp-a", Version::older()).launch().await;
@@ -94,7 +94,7 @@ async fn two_versions_share_one_etcd_and_differ_in_what_they_serve() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "on real kube-apiservers: tests/run runs it"]
+#[ignore = "on real kube-apiservers: MVPROXY_REAL=1 tests/run"]
 async fn a_server_is_stopped_killed_frozen_and_restarted() {
     let plane = ControlPlane::start().await;
     let mut steady = plane.server("cp-a", Version::newer()).launch().await;
@@ -137,7 +137,7 @@ async fn a_server_is_stopped_killed_frozen_and_restarted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "on real kube-apiservers: tests/run runs it"]
+#[ignore = "on real kube-apiservers: MVPROXY_REAL=1 tests/run"]
 async fn etcd_can_go_and_come_back() {
     let mut plane = ControlPlane::start().await;
     let server = plane.server("cp-a", Version::newer()).start().await;
@@ -153,7 +153,7 @@ async fn etcd_can_go_and_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "on real kube-apiservers: tests/run runs it"]
+#[ignore = "on real kube-apiservers: MVPROXY_REAL=1 tests/run"]
 async fn the_audit_log_tells_who_served_a_request() {
     let plane = ControlPlane::start().await;
     let mut idle = plane.server("cp-a", Version::newer()).launch().await;
@@ -173,7 +173,7 @@ async fn the_audit_log_tells_who_served_a_request() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "on real kube-apiservers: tests/run runs it"]
+#[ignore = "on real kube-apiservers: MVPROXY_REAL=1 tests/run"]
 async fn the_front_proxy_certificate_speaks_for_others() {
     let plane = ControlPlane::start().await;
     let server = plane.server("cp-a", Version::newer()).start().await;
@@ -184,7 +184,7 @@ async fn the_front_proxy_certificate_speaks_for_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "on real kube-apiservers: tests/run runs it"]
+#[ignore = "on real kube-apiservers: MVPROXY_REAL=1 tests/run"]
 async fn the_storage_version_api_names_the_servers_by_their_ids() {
     let plane = ControlPlane::start().await;
     let server = plane.server("cp-a", Version::newer()).storage_version_api(true).in_tree_proxy(true).start().await;
@@ -205,7 +205,7 @@ async fn the_storage_version_api_names_the_servers_by_their_ids() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "on real kube-apiservers: tests/run runs it"]
+#[ignore = "on real kube-apiservers: MVPROXY_REAL=1 tests/run"]
 async fn a_server_that_is_not_on_loopback_is_in_the_endpoint_slice() {
     let plane = ControlPlane::start().await;
     let server = plane.server("cp-a", Version::newer()).ip(own_ip()).start().await;
@@ -240,7 +240,7 @@ async fn created(client: &Client, name: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "on real kube-apiservers: tests/run runs it"]
+#[ignore = "on real kube-apiservers: MVPROXY_REAL=1 tests/run"]
 async fn the_manifests_let_mvproxy_do_what_it_must_and_nothing_else() {
     let plane = ControlPlane::start().await;
     let server = plane.server("cp-a", Version::newer()).storage_version_api(true).start().await;

@@ -46,7 +46,7 @@ async fn create(client: &Client, path: &str, object: Value) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "on real kube-apiservers: tests/run runs it"]
+#[ignore = "on real kube-apiservers: MVPROXY_REAL=1 tests/run"]
 async fn what_was_learned_is_shown() {
     let plane = ControlPlane::start().await;
     let old = plane.server("cp-a", Version::V1_35).start().await;
@@ -93,7 +93,7 @@ async fn what_was_learned_is_shown() {
 
 /// Issue 5: without the right to list CRDs nothing goes to peers, and it is not ready, with the reason.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "on real kube-apiservers: tests/run runs it"]
+#[ignore = "on real kube-apiservers: MVPROXY_REAL=1 tests/run"]
 async fn a_right_that_is_missing_is_a_reason() {
     let plane = ControlPlane::start().await;
     let server = plane.server("cp-a", Version::newer()).start().await;

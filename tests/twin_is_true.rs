@@ -302,7 +302,7 @@ async fn objects_and_watches_are_the_same(both: &Both, collection: &str, kind: &
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "on real kube-apiservers: tests/run runs it"]
+#[ignore = "on real kube-apiservers: MVPROXY_REAL=1 tests/run"]
 async fn the_twin_answers_as_the_real_server() {
     let plane = ControlPlane::start().await;
     let real = plane.server("cp-a", Version::V1_36).start().await;

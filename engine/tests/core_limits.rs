@@ -10,13 +10,8 @@ use discovery::{Gvr, Server, ServerId, ServerSet, Snapshot, SnapshotBuilder};
 use engine::core::{Action, Port};
 use engine::{Limits, Rate};
 use sim::end::{Event, INITIAL_WINDOW, MAX_STREAMS};
-use sim::stage::{Door, Stage, body, field, reset, status};
+use sim::stage::{BOTH, Door, OK, Stage, THEIRS, WATCH, WIDE, body, field, reset, status};
 
-const BOTH: &str = "/apis/g/v1/both";
-const THEIRS: &str = "/apis/g/v1/theirs";
-const WATCH: &str = "/apis/g/v1/both?watch=1";
-const WIDE: u32 = 1 << 20;
-const OK: [(&str, &str); 1] = [(":status", "200")];
 /// Servers a shard can tell apart.
 const SLOTS: u16 = 128;
 

@@ -7,29 +7,7 @@ use std::time::Duration;
 
 use engine::{Limits, Rate};
 use sim::end::{Event, MAX_STREAMS};
-use sim::stage::{Door, Stage, body, reset, status};
-
-const BOTH: &str = "/apis/g/v1/both";
-const WATCH: &str = "/apis/g/v1/both?watch=1";
-const WIDE: u32 = 1 << 20;
-const OK: [(&str, &str); 1] = [(":status", "200")];
-
-fn stage() -> Stage {
-    Stage::new(Limits::default())
-}
-
-fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
-}
-
-/// A client, a request for `path`, and the wire and stream where it arrived at `server`.
-fn asked(stage: &mut Stage, path: &str, server: usize) -> (usize, u32, usize, u32) {
-    let client = stage.client(WIDE);
-    let stream = stage.get(client, path);
-    let wire = stage.to_server(server)[0];
-    let arrived = stage.requests(wire)[0].0;
-    (client, stream, wire, arrived)
-}
+use sim::stage::{BOTH, Door, OK, Stage, WATCH, WIDE, asked, body, pattern, reset, stage, status};
 
 #[test]
 fn a_request_goes_to_local_and_its_response_back() {

@@ -19,6 +19,35 @@ servers:
 - {id: s2, address: "10.0.0.3:3", serves: [{group: g, version: v1, resources: [both, theirs]}]}
 "#;
 
+/// What local and the peers serve.
+pub const BOTH: &str = "/apis/g/v1/both";
+/// What only the peers serve.
+pub const THEIRS: &str = "/apis/g/v1/theirs";
+pub const WATCH: &str = "/apis/g/v1/both?watch=1";
+/// A window that is never in the way.
+pub const WIDE: u32 = 1 << 20;
+pub const OK: [(&str, &str); 1] = [(":status", "200")];
+
+/// A stage with the limits of every day.
+pub fn stage() -> Stage {
+    Stage::new(Limits::default())
+}
+
+/// A body in which no two places look alike for long.
+#[allow(clippy::cast_possible_truncation, reason = "only the low bits are wanted")]
+pub fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
+}
+
+/// A client, a request for `path`, and the wire and stream where it arrived at `server`.
+pub fn asked(stage: &mut Stage, path: &str, server: usize) -> (usize, u32, usize, u32) {
+    let client = stage.client(WIDE);
+    let stream = stage.get(client, path);
+    let wire = stage.to_server(server)[0];
+    let arrived = stage.requests(wire)[0].0;
+    (client, stream, wire, arrived)
+}
+
 /// A connection of the stage.
 pub struct Wire {
     key: ConnKey,
