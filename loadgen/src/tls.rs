@@ -1,4 +1,4 @@
-//! TLS configurations of the twin and the client: HTTP/2 only, provider always named.
+//! TLS configurations of the twin and the client: HTTP/2, from the twin HTTP/1.1 as well, provider always named.
 
 use std::sync::Arc;
 
@@ -11,8 +11,10 @@ use rustls::server::WebPkiClientVerifier;
 use crate::error::Error;
 use crate::pki::KeyPairPem;
 
-/// The only protocol either side offers (RFC 7301).
-const ALPN: &[u8] = b"h2";
+/// What a client offers, and a server prefers (RFC 7301).
+const HTTP2: &[u8] = b"h2";
+/// What a server speaks as well.
+pub(crate) const HTTP1: &[u8] = b"http/1.1";
 
 /// Server side; with `client_ca` a client certificate is requested but not required, as kube-apiserver does.
 pub(crate) fn server_config(pair: &KeyPairPem, client_ca: Option<&str>) -> Result<Arc<rustls::ServerConfig>, Error> {
@@ -29,7 +31,7 @@ pub(crate) fn server_config(pair: &KeyPairPem, client_ca: Option<&str>) -> Resul
     };
     let (chain, key) = certified_key(pair)?;
     let mut config = builder.with_single_cert(chain, key)?;
-    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
     Ok(Arc::new(config))
 }
 
@@ -44,7 +46,7 @@ pub(crate) fn client_config(ca: &str, pair: Option<&KeyPairPem>) -> Result<Arc<r
             builder.with_client_auth_cert(chain, key)?
         }
     };
-    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.alpn_protocols = vec![HTTP2.to_vec()];
     Ok(Arc::new(config))
 }
 

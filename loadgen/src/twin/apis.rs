@@ -1,4 +1,4 @@
-//! What a twin serves: groups, versions and resources, and two standard sets of them.
+//! What a twin serves: groups, versions and resources, and standard sets of them.
 
 /// One group and version with its resources.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +60,25 @@ pub fn base() -> Vec<Api> {
     ];
     let apps = vec![Resource::namespaced("deployments", "deployment", "Deployment")];
     vec![Api::new("", "v1", core), Api::new("apps", "v1", apps)]
+}
+
+/// What says who serves what: what discovery watches, StorageVersions left out, which most servers do not have.
+pub fn control_plane() -> Vec<Api> {
+    vec![
+        Api::new("coordination.k8s.io", "v1", vec![Resource::namespaced("leases", "lease", "Lease")]),
+        Api::new("discovery.k8s.io", "v1", vec![Resource::namespaced("endpointslices", "endpointslice", "EndpointSlice")]),
+        Api::new("apiregistration.k8s.io", "v1", vec![Resource::cluster("apiservices", "apiservice", "APIService")]),
+        Api::new(
+            "apiextensions.k8s.io",
+            "v1",
+            vec![Resource::cluster("customresourcedefinitions", "customresourcedefinition", "CustomResourceDefinition")],
+        ),
+    ]
+}
+
+/// StorageVersions, for a server that has the alpha API on. A twin with a hostname writes its own then.
+pub fn storage_versions() -> Vec<Api> {
+    vec![Api::new("internal.apiserver.k8s.io", "v1alpha1", vec![Resource::cluster("storageversions", "storageversion", "StorageVersion")])]
 }
 
 /// `batch/v1`, for the server that has it while another does not.

@@ -24,6 +24,17 @@ pub(super) fn timestamp(seconds: u64) -> String {
     format!("{}-{:02}-{:02}T{}Z", civil.year, civil.month, civil.day, civil.time)
 }
 
+/// Now in the form of `renewTime`: `1970-01-01T00:00:00.000000Z`.
+pub(super) fn micro_time_now() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    micro_time(since.as_secs(), since.subsec_micros())
+}
+
+fn micro_time(seconds: u64, micros: u32) -> String {
+    let timestamp = timestamp(seconds);
+    format!("{}.{micros:06}Z", timestamp.trim_end_matches('Z'))
+}
+
 /// A new id in the form of a version 4 UUID; unique, not secret.
 pub(super) fn uuid() -> String {
     // Every `RandomState` has keys of its own, seeded by the operating system.
@@ -71,6 +82,7 @@ mod tests {
             assert_eq!(http_date(seconds), http);
             assert_eq!(timestamp(seconds), rfc3339);
         }
+        assert_eq!(micro_time(951_782_400, 42), "2000-02-29T00:00:00.000042Z");
     }
 
     #[test]

@@ -31,15 +31,15 @@ const NOSNIFF: (HeaderName, HeaderValue) = (http::header::X_CONTENT_TYPE_OPTIONS
 pub(super) struct Served {
     pub(super) config: TwinConfig,
     pub(super) counters: Counters,
-    pub(super) store: Store,
+    pub(super) store: Arc<Store>,
     id: HeaderValue,
     documents: Documents,
-    /// Indexed by [`ResourceId`].
     table: Vec<Entry>,
 }
 
 /// One served resource.
 pub(super) struct Entry {
+    id: ResourceId,
     pub(super) group: String,
     pub(super) version: String,
     /// The `apiVersion` of its objects.
@@ -50,18 +50,20 @@ pub(super) struct Entry {
 impl Served {
     pub(super) fn new(config: TwinConfig, address: SocketAddr) -> Result<Self, Error> {
         let id = HeaderValue::try_from(&config.id).map_err(http::Error::from)?;
+        let store = config.storage.clone().unwrap_or_default().store();
         let entry = |api: &Api, resource: &Resource| Entry {
+            id: store.resource(&api.group, &resource.plural),
             group: api.group.clone(),
             version: api.version.clone(),
             api_version: api.group_version(),
             resource: resource.clone(),
         };
-        let table: Vec<Entry> = config.apis.iter().flat_map(|api| api.resources.iter().map(move |resource| entry(api, resource))).collect();
-        let store = Store::new();
-        for (resource, entry) in table.iter().enumerate() {
+        let all = config.apis.iter().flat_map(|api| api.resources.iter().map(move |resource| (api, resource)));
+        let table: Vec<Entry> = all.map(|(api, resource)| entry(api, resource)).collect();
+        for entry in &table {
             for sample in samples::of(&entry.resource) {
-                // Refused only where the configuration names a resource twice, and then the object is there.
-                drop(store.create(Key::new(resource, sample.namespace, sample.name), sample.fields));
+                // Refused where the resource has other versions, or other twins share it, and then the object is there.
+                drop(store.create(Key::new(entry.id, sample.namespace, sample.name), sample.fields));
             }
         }
         let documents = Documents::new(&config.apis, &address.to_string(), minor(&config.version));
@@ -69,10 +71,9 @@ impl Served {
     }
 
     pub(super) fn lookup(&self, target: &Target) -> Option<(ResourceId, &Entry)> {
-        self.table
-            .iter()
-            .enumerate()
-            .find(|(_, entry)| entry.group == target.group && entry.version == target.version && entry.resource.plural == target.resource)
+        let is_it =
+            |entry: &&Entry| entry.group == target.group && entry.version == target.version && entry.resource.plural == target.resource;
+        self.table.iter().find(is_it).map(|entry| (entry.id, entry))
     }
 
     pub(super) fn knows_group(&self, group: &str) -> bool {
@@ -227,7 +228,7 @@ impl Exchange {
 }
 
 /// 36 of `v1.36.4`.
-fn minor(git_version: &str) -> u32 {
+pub(super) fn minor(git_version: &str) -> u32 {
     git_version.split('.').nth(1).and_then(|minor| minor.parse().ok()).unwrap_or_default()
 }
 

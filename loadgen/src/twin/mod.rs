@@ -1,15 +1,18 @@
 //! The twin: a simulated kube-apiserver that tests, the demo and load runs put behind the proxy.
 //!
 //! What it covers, it does as kube-apiserver v1.36 does: aggregated and legacy discovery with ETag, `/version`, health
-//! paths, list, get, create, update, delete and watch of JSON objects held in memory, and `Status` errors. Every
-//! answer names the twin in `x-twin-id`. Under `/debug/twin/`, or at any path with the header `x-twin-debug`, it
+//! paths, list, get, create, update, patch, delete and watch of JSON objects held in memory, label selectors, bookmarks, and `Status`
+//! errors. Twins may share their objects, as apiservers share one etcd ([`Storage`]), and say who they are as apiservers do
+//! ([`TwinConfig::hostname`]). Every answer names the twin in `x-twin-id`. Under `/debug/twin/`, or at any path with the header `x-twin-debug`, it
 //! misbehaves on request (see `debug.rs`).
 //!
 //! Always: bodies wait for flow control in both directions, so a slow peer costs windows, not memory; a twin's tasks form
 //! one tree, so that cutting the root cuts everything.
 //!
-//! Deliberately absent: HTTP/1.1 and upgrades, idle time limits, authorisation, patch, deletecollection, selectors, paging,
-//! subresources, protobuf, the existence check of namespaces, and the GOAWAY that follows an anonymous answer.
+//! Deliberately absent: upgrades, idle time limits, authorisation, JSON and strategic merge patches, field ownership, deletecollection,
+//! field selectors, paging, subresources, protobuf, the existence check of namespaces, and the GOAWAY that follows an anonymous answer.
+//! The EndpointSlice `default/kubernetes` is there when somebody writes it: kube-apiserver takes no loopback address into it, and twins
+//! have no other.
 //! GOAWAY is sent in two steps (RFC 9113 §6.8), while kube-apiserver names the last stream at once. HEAD of a resource is answered
 //! as GET, for tests of HEAD, while kube-apiserver has 405. `tests/twin_is_true.rs` compares the rest with the real server.
 
@@ -25,7 +28,7 @@ use tokio::task::JoinHandle;
 
 use crate::error::Error;
 use crate::pki::KeyPairPem;
-use crate::tls;
+use crate::{ports, tls};
 
 pub mod apis;
 
@@ -33,9 +36,13 @@ mod clock;
 mod debug;
 mod documents;
 mod exchange;
+mod http1;
+mod identity;
+mod merge;
 mod path;
 mod resources;
 mod samples;
+mod selector;
 mod serve;
 mod status;
 mod store;
@@ -43,9 +50,12 @@ mod watches;
 mod wire;
 
 pub use debug::pattern_byte;
+pub use identity::server_id;
 
 use apis::Api;
 use exchange::Served;
+use identity::Identity;
+use store::Store;
 
 /// What a twin serves and how; the defaults of [`TwinConfig::new`] are those of kube-apiserver v1.36.
 #[derive(Debug, Clone)]
@@ -56,9 +66,14 @@ pub struct TwinConfig {
     pub version: String,
     /// Groups, versions and resources, in the order of the discovery documents.
     pub apis: Vec<Api>,
+    /// The name of its host. With it, the twin keeps an identity Lease in kube-system while it runs, as kube-apiserver does, and writes an
+    /// entry into every StorageVersion if it serves those.
+    pub hostname: Option<String>,
+    /// Where its objects are, when they are not its own.
+    pub storage: Option<Storage>,
     /// The serving certificate.
     pub serving: KeyPairPem,
-    /// Port on 127.0.0.1; 0 takes any free one.
+    /// Port on 127.0.0.1; 0 takes one of [`ports`], where a twin can be started again.
     pub port: u16,
     /// With it, client certificates are requested, and must verify against it when shown.
     pub client_ca: Option<String>,
@@ -91,6 +106,8 @@ impl TwinConfig {
             id: id.into(),
             version: "v1.36.4".into(),
             apis,
+            hostname: None,
+            storage: None,
             serving,
             port: 0,
             client_ca: None,
@@ -106,6 +123,22 @@ impl TwinConfig {
             goaway_every: None,
             stop_grace: Duration::from_secs(5),
         }
+    }
+}
+
+/// Objects that several twins share, as apiservers share those in one etcd. They stay when twins go. Cloning shares them.
+#[derive(Debug, Clone)]
+pub struct Storage(Arc<Store>);
+
+impl Storage {
+    fn store(&self) -> Arc<Store> {
+        Arc::clone(&self.0)
+    }
+}
+
+impl Default for Storage {
+    fn default() -> Self {
+        Self(Arc::new(Store::new()))
     }
 }
 
@@ -140,14 +173,19 @@ impl Twin {
     pub fn start(config: TwinConfig) -> Result<Self, Error> {
         let at = SocketAddr::from((Ipv4Addr::LOCALHOST, config.port));
         let failed = |source| Error::Io(format!("cannot listen on {at}"), source);
-        let listener = StdListener::bind(at).map_err(failed)?;
+        let listener = if config.port == 0 { ports::listen() } else { StdListener::bind(at) };
+        let listener = listener.map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let listener = TcpListener::from_std(listener).map_err(failed)?;
         let tls = tls::server_config(&config.serving, config.client_ca.as_deref())?;
+        let identity = Identity::new(&config, address);
         let served = Arc::new(Served::new(config, address)?);
+        if let Some(identity) = &identity {
+            identity.announce(&served.store, &served.config.apis);
+        }
         let stopping = watch::Sender::new(false);
-        let root = tokio::spawn(serve::accept(listener, tls, Arc::clone(&served), stopping.subscribe()));
+        let root = tokio::spawn(run(listener, tls, Arc::clone(&served), identity, stopping.subscribe()));
         Ok(Self { address, served, stopping, root })
     }
 
@@ -161,7 +199,7 @@ impl Twin {
         self.served.counters.read()
     }
 
-    /// Closes the listener, ends watches, sends GOAWAY and waits for running exchanges, at most `stop_grace`.
+    /// Deletes its identity Lease, closes the listener, ends watches, sends GOAWAY and waits for running exchanges, at most `stop_grace`.
     ///
     /// Dropping the future cuts what is still running.
     pub async fn stop(mut self) {
@@ -172,12 +210,28 @@ impl Twin {
         }
     }
 
-    /// Cuts the listener and every connection at once, as `kill -9` would; the port is free when this returns.
+    /// Cuts the listener and every connection at once, as `kill -9` would; the port is free when this returns. An identity Lease stays.
     pub async fn abort(mut self) {
         self.root.abort();
         // Cancelled is what it should be; a panic in it has been printed already.
         drop((&mut self.root).await);
     }
+}
+
+/// Serves until the twin stops. Dropping the future cuts everything.
+async fn run(
+    listener: TcpListener,
+    tls: Arc<rustls::ServerConfig>,
+    served: Arc<Served>,
+    identity: Option<Identity>,
+    stopping: watch::Receiver<bool>,
+) {
+    let kept = async {
+        if let Some(identity) = identity {
+            identity.keep(&served.store, stopping.clone()).await;
+        }
+    };
+    tokio::join!(serve::accept(listener, tls, Arc::clone(&served), stopping.clone()), kept);
 }
 
 impl Drop for Twin {

@@ -5,16 +5,22 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{Method, StatusCode};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::body::read_all;
 use crate::error::Error;
 
 use super::exchange::{Answer, Entry, Exchange};
-use super::path::{Target, query_flag};
+use super::path::{Target, query_flag, query_value};
+use super::selector::Selector;
 use super::status::{self, Cause, Details};
-use super::store::{Key, Refusal, ResourceId, Selection, Stored};
+use super::store::{Key, Preconditions, Refusal, ResourceId, Selection, Stored};
 use super::{clock, watches};
+
+/// What a patch may be: a merge, or an apply, which creates. As YAML only what is JSON as well is read.
+const MERGE_PATCH: &str = "application/merge-patch+json";
+const APPLY_PATCH: &str = "application/apply-patch+yaml";
 
 /// Answers a request for something inside a group and version.
 pub(super) async fn serve(mut exchange: Exchange, target: Target) -> Result<(), Error> {
@@ -29,24 +35,34 @@ pub(super) async fn serve(mut exchange: Exchange, target: Target) -> Result<(), 
     }
     let query = exchange.request.uri.query().unwrap_or_default().to_owned();
     let reading = matches!(exchange.request.method, Method::GET | Method::HEAD);
+    let Some(labels) = Selector::parse(&query_value(&query, "labelSelector").unwrap_or_default()) else {
+        return exchange.answer(status::bad_request("unable to parse requirement: the twin has no sets")).await;
+    };
     if reading && query_flag(&query, "watch") {
-        let selection = Selection { resource: id, namespace: target.namespace, name: target.name };
+        let selection = Selection { resource: id, namespace: target.namespace, name: target.name, labels };
         return watches::stream(exchange, entry, selection, &query).await;
     }
     let answer = match (exchange.request.method.clone(), target.name.is_empty()) {
-        (Method::GET | Method::HEAD, true) => list(&exchange, id, entry, target),
+        (Method::GET | Method::HEAD, true) => list(&exchange, id, entry, target, labels),
         (Method::GET | Method::HEAD, false) => find(&exchange, id, entry, &target),
         (Method::POST, true) if entry.resource.namespaced != target.namespace.is_empty() => {
-            match read_object(&mut exchange, entry).await? {
+            match read_object(&mut exchange, entry, &["application/json"]).await? {
                 Ok(object) => create(&exchange, id, entry, &target, object),
                 Err(refused) => refused,
             }
         }
-        (Method::PUT, false) => match read_object(&mut exchange, entry).await? {
+        (Method::PUT, false) => match read_object(&mut exchange, entry, &["application/json"]).await? {
             Ok(object) => update(&exchange, id, entry, &target, object),
             Err(refused) => refused,
         },
-        (Method::DELETE, false) => delete(&exchange, id, entry, &target),
+        (Method::PATCH, false) => match read_object(&mut exchange, entry, &[APPLY_PATCH, MERGE_PATCH]).await? {
+            Ok(object) => patch(&exchange, id, entry, &target, object),
+            Err(refused) => refused,
+        },
+        (Method::DELETE, false) => match read_preconditions(&mut exchange).await? {
+            Ok(preconditions) => delete(&exchange, id, entry, &target, &preconditions),
+            Err(refused) => refused,
+        },
         _ => status::method_not_allowed(),
     };
     exchange.answer(answer).await
@@ -66,8 +82,8 @@ fn has_route(entry: &Entry, target: &Target) -> bool {
     place && target.subresource.is_empty()
 }
 
-fn list(exchange: &Exchange, resource: ResourceId, entry: &Entry, target: Target) -> Answer {
-    let selection = Selection { resource, namespace: target.namespace, name: String::new() };
+fn list(exchange: &Exchange, resource: ResourceId, entry: &Entry, target: Target, labels: Selector) -> Answer {
+    let selection = Selection { resource, namespace: target.namespace, name: String::new(), labels };
     let (revision, objects) = exchange.served.store.list(&selection);
     let mut body = format!(
         r#"{{"kind":"{}List","apiVersion":"{}","metadata":{{"resourceVersion":"{revision}"}},"items":["#,
@@ -142,10 +158,26 @@ fn unconditional(about: Details<'_>) -> Answer {
     status::invalid(about, Cause { reason: "FieldValueInvalid", message, field: "metadata.resourceVersion" })
 }
 
-fn delete(exchange: &Exchange, id: ResourceId, entry: &Entry, target: &Target) -> Answer {
+fn patch(exchange: &Exchange, id: ResourceId, entry: &Entry, target: &Target, patch: Map<String, Value>) -> Answer {
+    let name = metadata(&patch, "name");
+    if !name.is_empty() && name != target.name {
+        let message = format!("the name of the object ({name}) does not match the name on the URL ({})", target.name);
+        return status::bad_request(&message);
+    }
+    let creates = is_of_type(exchange, &[APPLY_PATCH]);
+    match exchange.served.store.patch(Key::new(id, &target.namespace, &target.name), patch, creates) {
+        Ok((object, true)) => one(StatusCode::CREATED, entry, &object),
+        Ok((object, false)) => one(StatusCode::OK, entry, &object),
+        Err(refusal) => refused(&refusal, details(entry, &target.name)),
+    }
+}
+
+fn delete(exchange: &Exchange, id: ResourceId, entry: &Entry, target: &Target, preconditions: &Preconditions) -> Answer {
     let about = details(entry, &target.name);
-    match exchange.served.store.delete(Key::new(id, &target.namespace, &target.name)) {
+    match exchange.served.store.delete(Key::new(id, &target.namespace, &target.name), preconditions) {
         Ok(last) => status::deleted(Details { uid: &last.uid, ..about }),
+        // There the kind is the kind.
+        Err(Refusal::Precondition(why)) => status::unmet(Details { kind: &entry.resource.kind, ..about }, &why),
         Err(refusal) => refused(&refusal, about),
     }
 }
@@ -161,6 +193,7 @@ fn refused(refusal: &Refusal, about: Details<'_>) -> Answer {
         Refusal::Exists => status::already_exists(about),
         Refusal::Missing => status::not_found(about),
         Refusal::Stale => status::conflict(about),
+        Refusal::Precondition(why) => status::unmet(about, why),
         Refusal::Full => status::store_full(),
     }
 }
@@ -174,19 +207,53 @@ fn metadata<'a>(object: &'a Map<String, Value>, field: &str) -> &'a str {
     object.get("metadata").and_then(|metadata| metadata.get(field)).and_then(Value::as_str).unwrap_or_default()
 }
 
+/// Is the request's body of one of these types? One that does not say is JSON.
+fn is_of_type(exchange: &Exchange, types: &[&str]) -> bool {
+    let given = exchange.request.headers.get(CONTENT_TYPE).map_or(&b"application/json"[..], |value| value.as_bytes());
+    types.iter().any(|name| given.starts_with(name.as_bytes()))
+}
+
 /// The object in the request body, or the answer that refuses it; the outer error is the stream's.
-async fn read_object(exchange: &mut Exchange, entry: &Entry) -> Result<Result<Map<String, Value>, Answer>, Error> {
-    let content_type = exchange.request.headers.get(CONTENT_TYPE).map(|value| value.as_bytes());
-    if content_type.is_some_and(|value| !value.starts_with(b"application/json")) {
+async fn read_object(exchange: &mut Exchange, entry: &Entry, types: &[&str]) -> Result<Result<Map<String, Value>, Answer>, Error> {
+    if !is_of_type(exchange, types) {
         return Ok(Err(status::unsupported_media_type()));
     }
+    Ok(read_body(exchange).await?.and_then(|body| parse_object(&body, entry)))
+}
+
+/// What the `DeleteOptions` in the request body say, if there are any.
+async fn read_preconditions(exchange: &mut Exchange) -> Result<Result<Preconditions, Answer>, Error> {
+    Ok(read_body(exchange).await?.and_then(|body| parse_preconditions(&body)))
+}
+
+async fn read_body(exchange: &mut Exchange) -> Result<Result<Bytes, Answer>, Error> {
     let limit = exchange.served.config.max_body;
-    let body = match read_all(&mut exchange.body, limit).await {
-        Ok(body) => body,
-        Err(Error::TooLarge(limit)) => return Ok(Err(status::too_large(limit))),
-        Err(error) => return Err(error),
-    };
-    Ok(parse_object(&body, entry))
+    match read_all(&mut exchange.body, limit).await {
+        Ok(body) => Ok(Ok(body)),
+        Err(Error::TooLarge(limit)) => Ok(Err(status::too_large(limit))),
+        Err(error) => Err(error),
+    }
+}
+
+fn parse_preconditions(body: &Bytes) -> Result<Preconditions, Answer> {
+    #[derive(Deserialize, Default)]
+    struct Options {
+        #[serde(default)]
+        preconditions: Option<Asked>,
+    }
+    #[derive(Deserialize, Default)]
+    #[serde(rename_all = "camelCase")]
+    struct Asked {
+        uid: Option<String>,
+        resource_version: Option<String>,
+    }
+    if body.is_empty() {
+        return Ok(Preconditions::default());
+    }
+    let options: Options =
+        serde_json::from_slice(body).map_err(|error| status::bad_request(&format!("the options provided are unrecognized: {error}")))?;
+    let Asked { uid, resource_version } = options.preconditions.unwrap_or_default();
+    Ok(Preconditions { uid, resource_version })
 }
 
 fn parse_object(body: &Bytes, entry: &Entry) -> Result<Map<String, Value>, Answer> {

@@ -1,21 +1,22 @@
-//! The listener and the connections of a twin: one task each, in a tree under the listener's.
+//! The listener and the connections of a twin: one task each, in a tree under the listener's. HTTP/1.1 is made HTTP/2 by `http1`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 
 use crate::error::Error;
+use crate::tls::HTTP1;
 
 use super::exchange::{Exchange, Served};
-use super::{Counters, TwinConfig};
+use super::{Counters, TwinConfig, http1};
 
 /// For the TLS handshake and for the HTTP/2 preface, each; kube-apiserver's limit for the latter.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -66,9 +67,23 @@ async fn connection(tcp: TcpStream, acceptor: TlsAcceptor, served: Arc<Served>, 
     tcp.set_nodelay(true).map_err(failed)?;
     let tls = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(tcp)).await;
     let tls = tls.map_err(|_| Error::Timeout("TLS handshake"))?.map_err(failed)?;
-    let certified = tls.get_ref().1.peer_certificates().is_some();
+    let session = tls.get_ref().1;
+    let certified = session.peer_certificates().is_some();
+    if session.alpn_protocol() == Some(HTTP1) {
+        return http1::serve(tls, served, certified, stopping).await;
+    }
+    http2(tls, served, certified, stopping).await
+}
+
+/// Serves one connection that speaks HTTP/2.
+pub(super) async fn http2<T: AsyncRead + AsyncWrite + Unpin>(
+    wire: T,
+    served: Arc<Served>,
+    certified: bool,
+    stopping: watch::Receiver<bool>,
+) -> Result<(), Error> {
     let builder = settings(&served.config);
-    let http2 = timeout(HANDSHAKE_TIMEOUT, builder.handshake(tls)).await;
+    let http2 = timeout(HANDSHAKE_TIMEOUT, builder.handshake(wire)).await;
     let http2 = http2.map_err(|_| Error::Timeout("HTTP/2 preface"))??;
     exchanges(http2, served, certified, stopping).await
 }
@@ -87,8 +102,8 @@ fn settings(config: &TwinConfig) -> h2::server::Builder {
 }
 
 /// Serves the exchanges of one connection, one task each, until the connection ends.
-async fn exchanges(
-    mut http2: h2::server::Connection<TlsStream<TcpStream>, Bytes>,
+async fn exchanges<T: AsyncRead + AsyncWrite + Unpin>(
+    mut http2: h2::server::Connection<T, Bytes>,
     served: Arc<Served>,
     certified: bool,
     mut stopping: watch::Receiver<bool>,

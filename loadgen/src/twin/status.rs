@@ -90,6 +90,12 @@ pub(super) fn conflict(about: Details<'_>) -> Answer {
     failure(StatusCode::CONFLICT, "Conflict", &message, Some(about))
 }
 
+/// The object is not what a delete wants it to be; `why` says how not.
+pub(super) fn unmet(about: Details<'_>, why: &str) -> Answer {
+    let message = format!("Operation cannot be fulfilled on {}: {why}", about.qualified());
+    failure(StatusCode::CONFLICT, "Conflict", &message, Some(about))
+}
+
 pub(super) fn bad_request(message: &str) -> Answer {
     failure(StatusCode::BAD_REQUEST, "BadRequest", message, None)
 }

@@ -1,7 +1,8 @@
 //! `?watch=true`: the events of a selection as JSON lines.
 //!
 //! Without `resourceVersion` (or with 0) a watch begins with ADDED events for what is there, otherwise right after that
-//! revision. It ends cleanly after `timeoutSeconds`, and when the twin stops.
+//! revision. Where `allowWatchBookmarks` asks for it, bookmarks say how far it has come. It ends cleanly after `timeoutSeconds`, and
+//! when the twin stops.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -24,6 +25,10 @@ use super::{serve, status};
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(1_800);
 /// A longer `timeoutSeconds` is cut to this.
 const TIMEOUT_MAX: Duration = Duration::from_secs(86_400);
+
+/// How often a bookmark comes, and how long before the end the last one: as in kube-apiserver.
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 
 /// How long a client that does not read may hold a watch beyond its time.
 const OVERTIME: Duration = Duration::from_secs(30);
@@ -60,6 +65,7 @@ impl Watch<'_> {
     async fn run(&mut self, query: &str) -> Result<(), h2::Error> {
         let mut revisions = self.exchange.served.store.subscribe();
         let mut position = self.begin(query).await?;
+        let mut bookmark = query_flag(query, "allowWatchBookmarks").then(|| next_bookmark(Instant::now(), self.deadline)).flatten();
         loop {
             let new = self.exchange.served.store.events_after(position, &self.selection);
             let Ok((reached, events)) = new else {
@@ -70,11 +76,19 @@ impl Watch<'_> {
             }
             position = reached;
             let stream = &mut self.stream;
-            tokio::select! {
-                changed = revisions.wait_for(|revision| *revision > position) => drop(changed),
+            let is_bookmark_due = tokio::select! {
+                changed = revisions.wait_for(|revision| *revision > position) => {
+                    drop(changed);
+                    false
+                }
+                () = sleep_until(bookmark.unwrap_or(self.deadline)), if bookmark.is_some() => true,
                 reason = poll_fn(|cx| stream.poll_reset(cx)) => return Err(reason?.into()),
                 () = sleep_until(self.deadline) => break,
                 () = serve::stopped(&mut self.exchange.stopping) => break,
+            };
+            if is_bookmark_due {
+                self.send("BOOKMARK", bookmark_object(self.entry, position, "").as_bytes()).await?;
+                bookmark = next_bookmark(Instant::now(), self.deadline);
             }
         }
         self.stream.send_data(Bytes::new(), true)
@@ -93,7 +107,8 @@ impl Watch<'_> {
             position = revision;
         }
         if streaming_list {
-            self.send("BOOKMARK", initial_events_end(self.entry, position).as_bytes()).await?;
+            let end = r#","annotations":{"k8s.io/initial-events-end":"true"}"#;
+            self.send("BOOKMARK", bookmark_object(self.entry, position, end).as_bytes()).await?;
         }
         Ok(position)
     }
@@ -107,10 +122,26 @@ fn line(kind: &str, object: &[u8]) -> Bytes {
     [format!(r#"{{"type":"{kind}","object":"#).as_bytes(), object, b"}\n"].concat().into()
 }
 
-/// The object of the bookmark that tells a streaming list that the initial events are complete.
-fn initial_events_end(entry: &Entry, revision: u64) -> String {
-    format!(
-        r#"{{"kind":"{}","apiVersion":"{}","metadata":{{"resourceVersion":"{revision}","annotations":{{"k8s.io/initial-events-end":"true"}}}}}}"#,
-        entry.resource.kind, entry.api_version
-    )
+/// The object of a bookmark: nothing but its revision, and what is `added` to the metadata.
+fn bookmark_object(entry: &Entry, revision: u64, added: &str) -> String {
+    let (kind, api_version) = (&entry.resource.kind, &entry.api_version);
+    format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{{"resourceVersion":"{revision}"{added}}}}}"#)
+}
+
+/// When the next bookmark is due, if there is time for one.
+fn next_bookmark(now: Instant, deadline: Instant) -> Option<Instant> {
+    let last = deadline.checked_sub(BOOKMARK_BEFORE_END).filter(|last| *last > now)?;
+    Some(last.min(now + BOOKMARK_EVERY))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bookmarks_come_every_minute_and_before_the_end() {
+        let now = Instant::now();
+        let due = |left: u64| next_bookmark(now, now + Duration::from_secs(left)).map(|at| (at - now).as_secs());
+        assert_eq!([due(2), due(3), due(62), due(240)], [None, Some(1), Some(60), Some(60)]);
+    }
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::apis::{Api, Resource};
 
 /// The verbs a twin has for every resource.
-const VERBS: [&str; 6] = ["create", "delete", "get", "list", "update", "watch"];
+const VERBS: [&str; 7] = ["create", "delete", "get", "list", "patch", "update", "watch"];
 
 #[derive(Serialize)]
 pub(super) struct Empty {}
