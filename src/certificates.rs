@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use discovery::live;
 use engine::tls::{self, Configs, Pair, Serving};
 use rustls::pki_types::UnixTime;
 use rustls::{ClientConfig, ServerConfig};
@@ -79,10 +80,19 @@ impl<'a> Certificates<'a> {
         }
     }
 
-    /// The peer port shows the default pair.
+    /// What discovery makes its connections with: the bytes that those of requests are made of.
+    pub(crate) fn for_discovery(&self) -> live::Certificates {
+        live::Certificates {
+            local_ca: self.local.used[0].clone(),
+            peer_ca: self.peer.used[0].clone(),
+            client_pair: self.proxy.as_ref().map(|proxy| (proxy.used[1].clone(), proxy.used[2].clone())),
+        }
+    }
+
+    /// The peer port shows the default pair. Other proxies speak HTTP/2 there, and their discovery HTTP/1.1.
     fn build_peer_port(&self) -> Result<Option<Arc<ServerConfig>>, Failure> {
         let Some(authorities) = &self.requestheader else { return Ok(None) };
-        let built = tls::peer_port_config(&self.pairs[0].built, &authorities.built, &self.allowed_names, tls::SERVERS_SPEAK);
+        let built = tls::peer_port_config(&self.pairs[0].built, &authorities.built, &self.allowed_names, tls::PEER_PORT_SPEAKS);
         built.map(Some).map_err(|error| authorities.files[0].refused(error))
     }
 
@@ -118,6 +128,8 @@ struct Watched<'a, T> {
     files: Vec<Named<'a>>,
     /// What was last looked at.
     seen: Vec<Vec<u8>>,
+    /// What `built` was made of.
+    used: Vec<Vec<u8>>,
     built: T,
     trouble: Trouble,
 }
@@ -134,7 +146,7 @@ impl<'a, T> Watched<'a, T> {
     fn load(files: Vec<Named<'a>>, build: impl Fn(&[Named<'_>], &[Vec<u8>]) -> Result<T, Failure>) -> Result<Self, Failure> {
         let seen = read(&files)?;
         let built = build(&files, &seen)?;
-        Ok(Self { files, seen, built, trouble: Trouble::None })
+        Ok(Self { files, used: seen.clone(), seen, built, trouble: Trouble::None })
     }
 
     /// True when the files changed and are right.
@@ -152,6 +164,7 @@ impl<'a, T> Watched<'a, T> {
         match built {
             Ok(built) => {
                 self.built = built;
+                self.used.clone_from(&self.seen);
                 self.trouble = Trouble::None;
                 log::info(format_args!("reloaded {}", self.names()));
                 true
@@ -204,7 +217,7 @@ fn verifier(files: &[Named<'_>], bytes: &[Vec<u8>]) -> Result<Arc<ClientConfig>,
 /// Authorities, then our certificate and key.
 fn proxy_verifier(files: &[Named<'_>], bytes: &[Vec<u8>]) -> Result<Arc<ClientConfig>, Failure> {
     tls::check_pair(&bytes[1], &bytes[2], UnixTime::now()).map_err(|error| files::pair_refused(files[1], files[2], &error))?;
-    let built = tls::client_config(&bytes[0], Some((&bytes[1], &bytes[2])), tls::SERVERS_SPEAK, UnixTime::now());
+    let built = tls::client_config(&bytes[0], Some((&bytes[1], &bytes[2])), tls::PROXIES_SPEAK, UnixTime::now());
     built.map_err(|error| files[0].refused(error))
 }
 
@@ -270,13 +283,19 @@ mod tests {
     /// What a proxy shows at the peer port of another with the same files, if it is let in there.
     fn shown(certificates: &Certificates<'_>) -> Option<CertificateDer<'static>> {
         let configs = certificates.configs();
-        let mut client = Connection::from(ClientConnection::new(configs.proxy.unwrap(), tls::server_name()).unwrap());
-        let mut server = Connection::from(ServerConnection::new(configs.peer_port.unwrap()).unwrap());
+        let server = let_in(configs.proxy.unwrap(), configs.peer_port.unwrap())?;
+        server.peer_certificates().map(|chain| chain[0].clone())
+    }
+
+    /// The server's end of a connection, if it lets the client in.
+    fn let_in(client: Arc<ClientConfig>, server: Arc<ServerConfig>) -> Option<Connection> {
+        let mut client = Connection::from(ClientConnection::new(client, tls::server_name()).unwrap());
+        let mut server = Connection::from(ServerConnection::new(server).unwrap());
         while client.is_handshaking() || server.is_handshaking() {
             carry(&mut client, &mut server).ok()?;
             carry(&mut server, &mut client).unwrap();
         }
-        server.peer_certificates().map(|chain| chain[0].clone())
+        Some(server)
     }
 
     fn carry(from: &mut Connection, to: &mut Connection) -> Result<(), rustls::Error> {
@@ -326,6 +345,38 @@ mod tests {
             assert!(told.starts_with(flag), "{told}");
             assert_eq!(shown(&certificates), der(&next), "{flag}");
         }
+    }
+
+    #[test]
+    fn the_peer_port_speaks_with_proxies_and_with_their_discovery() {
+        let (_files, flags) = Files::new("spoken");
+        let configs = Certificates::load(&flags).unwrap().configs();
+        for spoken in [discovery::PROXY_HTTP2, discovery::PROXY_HTTP1, b"h2", b"http/1.1"] {
+            let mut client = ClientConfig::clone(configs.proxy.as_ref().unwrap());
+            client.alpn_protocols = vec![spoken.to_vec()];
+            let server = let_in(Arc::new(client), Arc::clone(configs.peer_port.as_ref().unwrap())).unwrap();
+            assert_eq!(server.alpn_protocol(), Some(spoken));
+        }
+    }
+
+    #[test]
+    fn t8_discovery_gets_what_requests_are_sent_with() {
+        let (files, flags) = Files::new("discovery");
+        let mut certificates = Certificates::load(&flags).unwrap();
+        let before = certificates.for_discovery();
+        let pair = |pair: &KeyPairPem| Some((pair.cert.clone().into_bytes(), pair.key.clone().into_bytes()));
+        assert_eq!((before.client_pair.clone(), &before.local_ca), (pair(&files.first), &before.peer_ca));
+        let (other, next) = (Pki::new().unwrap(), files.front.client("front-proxy-client", &[]).unwrap());
+        files.write("ca.crt", "not a certificate");
+        files.write("client.key", &next.key);
+        assert!(!certificates.reload());
+        assert_eq!(certificates.for_discovery(), before, "neither can be used");
+        files.write("ca.crt", other.ca_pem());
+        files.write("client.crt", &next.cert);
+        assert!(certificates.reload());
+        let after = certificates.for_discovery();
+        let ca = other.ca_pem().as_bytes();
+        assert_eq!((after.local_ca.as_slice(), after.peer_ca.as_slice(), after.client_pair), (ca, ca, pair(&next)));
     }
 
     #[test]

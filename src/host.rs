@@ -28,8 +28,37 @@ fn source(from: IpAddr, to: IpAddr) -> io::Result<IpAddr> {
 
 /// The name of this host, as kube-apiserver puts it into its Lease.
 pub(crate) fn name() -> Option<String> {
-    let name = rustix::system::uname().nodename().to_str().ok()?.trim().to_lowercase();
+    let name = rustix::system::uname().nodename().to_str().ok()?.trim().to_owned();
     (!name.is_empty()).then_some(name)
+}
+
+/// Every address of this host, loopback left aside: what the kernel takes for its own.
+pub(crate) fn addresses() -> Vec<IpAddr> {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let mut all = addresses_from(&read("/proc/net/fib_trie"), &read("/proc/net/if_inet6"));
+    // Where /proc says nothing, one is known all the same.
+    all.extend(default_address().filter(|address| !all.contains(address)));
+    all
+}
+
+/// The leaves of the routing table that are local, and the addresses of interfaces for IPv6.
+fn addresses_from(trie: &str, interfaces: &str) -> Vec<IpAddr> {
+    let mut all: Vec<IpAddr> = Vec::new();
+    let mut leaf = None;
+    for line in trie.lines().map(str::trim) {
+        if let Some(address) = line.strip_prefix("|-- ") {
+            leaf = address.parse::<Ipv4Addr>().ok();
+        } else if line == "/32 host LOCAL" {
+            all.extend(leaf.map(IpAddr::V4));
+        }
+    }
+    let v6 = interfaces.lines().filter_map(|line| u128::from_str_radix(line.split_whitespace().next()?, 16).ok());
+    all.extend(v6.map(|bits| IpAddr::V6(Ipv6Addr::from_bits(bits))));
+    // A table for each of several rules names some of them again.
+    all.sort();
+    all.dedup();
+    all.retain(|address| !address.is_loopback());
+    all
 }
 
 /// The subnet of the interface that has the address.
@@ -134,6 +163,33 @@ mod tests {
         let found = subnet_v6(addresses, "fd00::5".parse().unwrap()).unwrap();
         assert!(found.contains("fd00::9".parse().unwrap()) && !found.contains("fd00:0:0:1::9".parse().unwrap()));
         assert_eq!(subnet_v6(addresses, "fd00::6".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn addresses_are_read_from_the_kernel() {
+        let trie = "Main:
+  +-- 0.0.0.0/0 3 0 5
+     |-- 0.0.0.0
+        /0 universe UNICAST
+     +-- 127.0.0.0/8 2 0 2
+        |-- 127.0.0.1
+           /32 host LOCAL
+     +-- 172.17.0.0/16 2 0 2
+        |-- 172.17.0.0
+           /16 link UNICAST
+        |-- 172.17.0.2
+           /32 host LOCAL
+        |-- 172.17.255.255
+           /32 link BROADCAST
+Local:
+        |-- 172.17.0.2
+           /32 host LOCAL
+";
+        let interfaces = "fd000000000000000000000000000005 02 40 00 80 eth0\n00000000000000000000000000000001 01 80 10 80 lo\n";
+        let expected: [IpAddr; 2] = ["172.17.0.2".parse().unwrap(), "fd00::5".parse().unwrap()];
+        assert_eq!(addresses_from(trie, interfaces), expected);
+        assert_eq!(addresses_from("", "rubbish\n\n"), [] as [IpAddr; 0]);
+        assert!(default_address().is_none_or(|address| addresses().contains(&address)));
     }
 
     #[test]

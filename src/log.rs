@@ -11,6 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Said once, at start.
 static IS_JSON: AtomicBool = AtomicBool::new(false);
+static IS_QUIET: AtomicBool = AtomicBool::new(false);
 
 /// The form of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,11 @@ pub(crate) enum Format {
 /// From now on lines have this form.
 pub(crate) fn set_format(format: Format) {
     IS_JSON.store(format == Format::Json, Ordering::Relaxed);
+}
+
+/// From now on only errors are said: the demo tells its own story, and that servers go away is part of it.
+pub(crate) fn set_quiet() {
+    IS_QUIET.store(true, Ordering::Relaxed);
 }
 
 /// Says what happened.
@@ -50,6 +56,9 @@ enum Severity {
 }
 
 fn write(severity: Severity, place: &Location<'_>, message: &dyn fmt::Display) {
+    if severity != Severity::Error && IS_QUIET.load(Ordering::Relaxed) {
+        return;
+    }
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let stamp = Stamp { seconds: since_epoch.as_secs(), micros: since_epoch.subsec_micros() };
     let place = (place.file(), place.line());

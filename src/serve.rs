@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
-use discovery::live::{Hint, Live};
-use discovery::{BuildError, Publisher, Readers, Server, ServerId, Snapshot, SnapshotBuilder};
+use discovery::live::{Hint, Live, Status};
+use discovery::{AllowList, BuildError, Publisher, Readers, Server, ServerId, Snapshot, SnapshotBuilder};
 use engine::core::Sign;
 use engine::{Config, Engine, Limits, Report, cpus};
 
@@ -41,7 +41,7 @@ pub(crate) fn run(flags: &ServeFlags) -> Result<ExitCode, Failure> {
     let mut certificates = Certificates::load(flags)?;
     let mut config = config(flags, nofile)?;
     let board = status::start(flags.status_port)?;
-    let routes = Routes::open(flags, &config)?;
+    let routes = Routes::open(flags, &config, &certificates)?;
     routes.show(&board, &config);
     config.report = routes.report();
     let engine = Engine::start(config, certificates.configs(), &routes.readers()).map_err(Failure::runtime)?;
@@ -62,7 +62,7 @@ pub(crate) fn run(flags: &ServeFlags) -> Result<ExitCode, Failure> {
 }
 
 /// What the flags mean, files left aside.
-fn config(flags: &ServeFlags, nofile: Option<u64>) -> Result<Config, Failure> {
+pub(crate) fn config(flags: &ServeFlags, nofile: Option<u64>) -> Result<Config, Failure> {
     let cpus = cpus::choose(flags.shards, flags.cpu_list.as_deref(), &cpus::allowed(), host::cpu_quota());
     Ok(Config {
         cpus: cpus.map_err(|error| Failure::usage(format_args!("--cpu-list: {error}")))?,
@@ -90,7 +90,7 @@ fn peer_bind(flags: &ServeFlags, bind: SocketAddr) -> Option<SocketAddr> {
 }
 
 /// Where routing comes from.
-enum Routes {
+pub(crate) enum Routes {
     /// From a file, or from nowhere: everything is local.
     Fixed(Publisher, String),
     /// From the cluster.
@@ -98,7 +98,8 @@ enum Routes {
 }
 
 impl Routes {
-    fn open(flags: &ServeFlags, config: &Config) -> Result<Self, Failure> {
+    /// Reads the file, or begins to ask the cluster.
+    pub(crate) fn open(flags: &ServeFlags, config: &Config, certificates: &Certificates<'_>) -> Result<Self, Failure> {
         if !flags.peers.is_on() {
             let local = local_only(flags).map_err(Failure::usage)?;
             let text = format!("the local server at {} alone: the feature gate is off", flags.peers.local_server.0);
@@ -110,14 +111,15 @@ impl Routes {
                 let text = describe(&snapshot);
                 Ok(Self::Fixed(Publisher::new(snapshot), text))
             }
-            None if flags.peers.kubeconfig.is_some() => Ok(Self::Live(live::start(flags, &own(config))?)),
+            None if flags.peers.kubeconfig.is_some() => Ok(Self::Live(live::start(flags, &own(config), certificates.for_discovery())?)),
             None => Err(Failure::usage(
                 "nothing says who serves what: give --kubeconfig=FILE, with which the cluster is asked, or --static-routes=FILE; see 'mvproxy serve --help'",
             )),
         }
     }
 
-    fn readers(&self) -> Readers {
+    /// What shards read snapshots from.
+    pub(crate) fn readers(&self) -> Readers {
         match self {
             Self::Fixed(publisher, _) => publisher.readers(),
             Self::Live(live) => live.readers().clone(),
@@ -133,7 +135,7 @@ impl Routes {
     }
 
     /// Who is to be told what the traffic shows.
-    fn report(&self) -> Option<Report> {
+    pub(crate) fn report(&self) -> Option<Report> {
         let Self::Live(live) = self else { return None };
         let notifier = live.notifier();
         Some(Arc::new(move |sign| {
@@ -144,6 +146,21 @@ impl Routes {
         }))
     }
 
+    /// Lets the cluster be asked with what the files say now.
+    fn renew(&self, certificates: &Certificates<'_>) {
+        if let Self::Live(live) = self {
+            live.renew(certificates.for_discovery());
+        }
+    }
+
+    /// What is known of the cluster, if it is asked.
+    pub(crate) fn status(&self) -> Option<Arc<Status>> {
+        match self {
+            Self::Fixed(..) => None,
+            Self::Live(live) => Some(live.status()),
+        }
+    }
+
     fn describe(&self) -> String {
         match self {
             Self::Fixed(_, text) => text.clone(),
@@ -152,7 +169,7 @@ impl Routes {
     }
 
     /// Other proxies are told that we go.
-    fn close(self) {
+    pub(crate) fn close(self) {
         if let Self::Live(live) = self {
             live.stop();
         }
@@ -186,11 +203,9 @@ fn routes(file: Named<'_>, bind: SocketAddr) -> Result<Snapshot, Failure> {
     }
 }
 
-/// Would a connection to `address` come back to us? With every address bound, those of other interfaces are not known here.
+/// Would a connection to `address` come back to us?
 fn is_own(address: SocketAddr, bind: SocketAddr) -> bool {
-    let own_ip = address.ip() == bind.ip()
-        || (bind.ip().is_unspecified() && (address.ip().is_loopback() || Some(address.ip()) == host::default_address()));
-    own_ip && address.port() == bind.port()
+    AllowList { own: live::reached_at(bind, &host::addresses()), ..AllowList::default() }.is_own(address)
 }
 
 fn describe(routes: &Snapshot) -> String {
@@ -231,6 +246,7 @@ fn wait(
         }
         if certificates.reload() {
             engine.set_tls(certificates.configs());
+            routes.renew(certificates);
         }
         ticks = (ticks + 1) % COUNTERS_EVERY;
         if counters && ticks == 0 {
@@ -267,33 +283,116 @@ fn log_counters(engine: &Engine) {
 }
 
 #[cfg(test)]
+mod two_proxies;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
+    use std::path::Path;
+    use std::time::Instant;
+
+    use discovery::live::ServerStatus;
+    use loadgen::twin::{Storage, apis, server_id};
+    use loadgen::{KeyPairPem, Pki, Twin, TwinConfig};
+
     use super::*;
     use crate::cli::{self, Command, Parsed};
 
-    /// A core that hangs is worse than a process that ends: systemd or the kubelet starts another.
-    #[test]
-    #[allow(clippy::unwrap_used, reason = "a test")]
-    fn a_shard_that_panics_ends_the_process_with_1() {
-        let directory = std::env::temp_dir().join(format!("mvproxy-serve-{}", std::process::id()));
-        std::fs::create_dir(&directory).unwrap();
-        let pki = loadgen::Pki::new().unwrap();
-        let (cert, key) = pki.serving().unwrap().write(&directory, "serving").unwrap();
-        let ca = pki.write_ca(&directory, "ca.crt").unwrap();
+    /// The flags of a proxy whose files are in a new directory.
+    fn flags(directory: &Path, pki: &Pki, more: &[String]) -> ServeFlags {
+        std::fs::create_dir(directory).unwrap();
+        let (cert, key) = pki.serving().unwrap().write(directory, "serving").unwrap();
+        let ca = pki.write_ca(directory, "ca").unwrap();
         let files = [("--tls-cert-file", &cert), ("--tls-private-key-file", &key), ("--peer-ca-file", &ca)];
         let mut line = ["mvproxy", "serve", "--bind-address=127.0.0.1", "--secure-port=0", "--shards=2"].map(String::from).to_vec();
         line.extend(files.map(|(flag, path)| format!("{flag}={}", path.display())));
-        line.push("--feature-gates=UnknownVersionInteroperabilityProxy=false".into());
+        line.extend_from_slice(more);
         let Ok(Parsed::Command(Command::Serve(flags))) = cli::parse(line.into_iter().map(Into::into)) else { unreachable!() };
+        *flags
+    }
+
+    /// A core that hangs is worse than a process that ends: systemd or the kubelet starts another.
+    #[test]
+    fn a_shard_that_panics_ends_the_process_with_1() {
+        let directory = std::env::temp_dir().join(format!("mvproxy-serve-{}", std::process::id()));
+        let gate = "--feature-gates=UnknownVersionInteroperabilityProxy=false".to_owned();
+        let flags = flags(&directory, &Pki::new().unwrap(), &[gate]);
         let mut certificates = Certificates::load(&flags).unwrap();
         let config = config(&flags, None).unwrap();
-        let routes = Routes::open(&flags, &config).unwrap();
+        let routes = Routes::open(&flags, &config, &certificates).unwrap();
         let board = status::start(0).unwrap();
         let engine = Engine::start(config, certificates.configs(), &routes.readers()).unwrap();
         assert!(engine.panic_shard(1));
         let (_signals, none) = mpsc::channel();
         let code = wait(engine, routes, &board, &none, &mut certificates, false);
         assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::from(1)));
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    /// Ends the proxy, also when the test fails.
+    struct End(mpsc::Sender<Signal>);
+
+    impl Drop for End {
+        fn drop(&mut self) {
+            self.0.send(Signal::Terminate).ok();
+        }
+    }
+
+    /// The local server comes back with a certificate of another authority: discovery knows it again when the file names that one.
+    #[test]
+    fn t8_discovery_follows_the_files() {
+        let directory = std::env::temp_dir().join(format!("mvproxy-serve-renewed-{}", std::process::id()));
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let (storage, inside) = (Storage::default(), runtime.handle().clone());
+        let start = move |serving: KeyPairPem, port: u16| {
+            let _inside = inside.enter();
+            let (hostname, storage) = (Some("cp-a".to_owned()), Some(storage.clone()));
+            Twin::start(TwinConfig { port, hostname, storage, ..TwinConfig::new("cp-a", serving, apis::control_plane()) }).unwrap()
+        };
+        let (pki, next) = (Pki::new().unwrap(), Pki::new().unwrap());
+        let (serving, authority) = (next.serving().unwrap(), next.ca_pem().to_owned());
+        let twin = start(pki.serving().unwrap(), 0);
+        let address = twin.address();
+        let kubeconfig = directory.join("kubeconfig");
+        let more = [
+            format!("--local-server=https://{address}"),
+            format!("--server-id={}", server_id("cp-a")),
+            format!("--kubeconfig={}", kubeconfig.display()),
+        ];
+        let flags = flags(&directory, &pki, &more);
+        let text = "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n\
+                    clusters: [{name: k, cluster: {server: 'https://192.0.2.1'}}]\nusers: [{name: u, user: {token: t}}]\n";
+        std::fs::write(&kubeconfig, text).unwrap();
+        let mut certificates = Certificates::load(&flags).unwrap();
+        let config = config(&flags, None).unwrap();
+        let routes = Routes::open(&flags, &config, &certificates).unwrap();
+        let Routes::Live(live) = &routes else { unreachable!() };
+        let observer = live.observer();
+        let engine = Engine::start(config, certificates.configs(), &routes.readers()).unwrap();
+        let board = status::start(0).unwrap();
+        let (stop, signal) = mpsc::channel();
+        let ca = directory.join("ca.crt");
+        let story = std::thread::spawn(move || {
+            let _end = End(stop);
+            let until = |what: &str, is_so: fn(&ServerStatus) -> bool| {
+                let began = Instant::now();
+                while !observer.status().servers.iter().any(|server| server.view.is_local && is_so(server)) {
+                    assert!(began.elapsed() < Duration::from_secs(20), "{what}: {:#?}", observer.status());
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            };
+            until("known", |server| server.view.is_ready);
+            runtime.block_on(twin.abort());
+            let _twin = start(serving, address.port());
+            until("a stranger", |server| {
+                !server.view.is_ready && server.error.as_ref().is_some_and(|error| error.contains("invalid peer certificate"))
+            });
+            std::fs::write(ca, authority).unwrap();
+            until("known again", |server| server.view.is_ready);
+        });
+        let code = wait(engine, routes, &board, &signal, &mut certificates, false);
+        story.join().unwrap();
+        assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::SUCCESS));
         std::fs::remove_dir_all(&directory).unwrap();
     }
 }

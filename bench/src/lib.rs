@@ -6,6 +6,10 @@
 
 use discovery::{BuildError, Gvr, Server, ServerId, ServerSet, Snapshot, SnapshotBuilder};
 
+mod cluster;
+
+pub use cluster::{CUSTOM, Cluster, PATHS};
+
 /// GVRs of [`large_snapshot`].
 pub const GVRS: usize = 10_000;
 /// Resources of each group of [`large_snapshot`].

@@ -50,7 +50,7 @@ pub struct AllowList {
     pub ranges: Vec<Cidr>,
     /// Their ports.
     pub ports: Vec<u16>,
-    /// Where we listen and what we advertise.
+    /// Where we listen and what we advertise. With an unspecified one, those of the host have to be named as well.
     pub own: Vec<SocketAddr>,
 }
 
@@ -70,7 +70,10 @@ impl AllowList {
 
     /// Is it ours?
     pub fn is_own(&self, address: SocketAddr) -> bool {
-        self.own.iter().any(|own| own.ip().to_canonical() == address.ip().to_canonical() && own.port() == address.port())
+        let ip = address.ip().to_canonical();
+        // Of loopback addresses there are too many to be named.
+        let is_bound = |own: IpAddr| own == ip || (own.is_unspecified() && ip.is_loopback());
+        self.own.iter().any(|own| own.port() == address.port() && is_bound(own.ip().to_canonical()))
     }
 }
 
@@ -129,6 +132,16 @@ mod tests {
         let loopback = list(&["127.0.0.0/8"]);
         assert!(loopback.allows("127.0.0.2:6443".parse().unwrap()));
         assert!(!loopback.allows("[::1]:6443".parse().unwrap()));
+    }
+
+    #[test]
+    fn every_loopback_address_is_ours_when_all_are_bound() {
+        for bound in ["0.0.0.0:6443", "[::]:6443"] {
+            let list = AllowList { own: vec![bound.parse().unwrap()], ..list(&["127.0.0.0/8", "::1"]) };
+            for (address, allowed) in [("127.0.0.2:6443", false), ("[::1]:6443", false), ("127.0.0.2:6445", true), ("[::1]:6445", true)] {
+                assert_eq!(list.allows(address.parse().unwrap()), allowed, "{address} with {bound}");
+            }
+        }
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Kubernetes' discovery documents, as far as routing needs them: which resources a server names.
 //!
 //! What always holds: a document is read whole or not at all; it is at most [`BYTES_MAX`] long and [`DEPTH_MAX`] deep, so that a server that
-//! lies about itself costs time but no stack (threats.md K4); names that Kubernetes would not allow are an error, not an entry.
+//! lies about itself costs time but no stack (threats.md K4); an entry with a name that Kubernetes would not allow is left out and counted:
+//! some names come from extension apiservers, and are in the documents of all servers.
 //!
 //! It does not fetch anything, and it knows nothing of servers.
 
@@ -10,9 +11,9 @@ use std::fmt;
 use serde::Deserialize;
 
 use crate::Gvr;
-use crate::table::NAME_MAX;
+use crate::name::NAME_MAX;
 
-/// The longest document: a cluster with 10,000 resources has some 10 MiB.
+/// The longest document (threats.md K4): a cluster with 10,000 resources has some 10 MiB.
 pub const BYTES_MAX: usize = 32 << 20;
 /// The deepest nesting: real ones have 8.
 pub const DEPTH_MAX: usize = 64;
@@ -28,8 +29,6 @@ pub enum DocumentError {
     Malformed(String),
     /// Another kind of object.
     Kind(String),
-    /// A name that cannot be one.
-    Name(String),
 }
 
 impl fmt::Display for DocumentError {
@@ -39,12 +38,73 @@ impl fmt::Display for DocumentError {
             Self::TooDeep => write!(f, "nested deeper than {DEPTH_MAX}"),
             Self::Malformed(why) => write!(f, "not a discovery document: {why}"),
             Self::Kind(kind) => write!(f, "not a discovery document but `{kind}`"),
-            Self::Name(name) => write!(f, "`{name}` is no name"),
         }
     }
 }
 
 impl std::error::Error for DocumentError {}
+
+/// What a document names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Named {
+    /// Its resources.
+    pub gvrs: Vec<Gvr>,
+    /// How many entries were left out because of a name that cannot be one.
+    pub left_out: usize,
+}
+
+impl Named {
+    fn add(&mut self, group: &str, version: &str, resource: &str) {
+        if !version.is_empty() && !resource.is_empty() && [group, version, resource].into_iter().all(may_be_name) {
+            self.gvrs.push(Gvr::new(group, version, resource));
+        } else {
+            self.left_out += 1;
+        }
+    }
+}
+
+/// The resources of an aggregated document (`APIGroupDiscoveryList`, v2 or v2beta1), of `/api` or `/apis`.
+pub fn aggregated(bytes: &[u8]) -> Result<Named, DocumentError> {
+    let list: GroupList = parse(bytes)?;
+    expect(&list.kind, "APIGroupDiscoveryList")?;
+    let mut named = Named::default();
+    for group in &list.items {
+        for version in &group.versions {
+            for resource in &version.resources {
+                named.add(&group.metadata.name, &version.version, &resource.resource);
+            }
+        }
+    }
+    Ok(named)
+}
+
+/// The resources of one group-version (`APIResourceList`, `/apis/<group>/<version>`); subresources are left out, and not counted.
+pub fn of_group_version(bytes: &[u8]) -> Result<Named, DocumentError> {
+    let list: ResourceList = parse(bytes)?;
+    expect(&list.kind, "APIResourceList")?;
+    let (group, version) = split_group_version(&list.group_version);
+    let mut named = Named::default();
+    for resource in list.resources.iter().flatten().filter(|resource| !resource.name.contains('/')) {
+        named.add(group, version, &resource.name);
+    }
+    Ok(named)
+}
+
+/// The group-versions that a document of the old form names (`APIVersions` of `/api`, `APIGroupList` of `/apis`). The list comes from objects
+/// that all servers share: it says what to ask a server about, not what the server serves.
+pub fn named_group_versions(bytes: &[u8]) -> Result<Vec<String>, DocumentError> {
+    let list: NamedVersions = parse(bytes)?;
+    if list.kind == "APIVersions" {
+        return Ok(list.versions);
+    }
+    expect(&list.kind, "APIGroupList")?;
+    Ok(list.groups.into_iter().flat_map(|group| group.versions).map(|version| version.group_version).collect())
+}
+
+/// `group/version`, or the bare version of the core group.
+pub fn split_group_version(text: &str) -> (&str, &str) {
+    text.split_once('/').unwrap_or(("", text))
+}
 
 #[derive(Deserialize)]
 struct GroupList {
@@ -86,8 +146,8 @@ struct ResourceList {
     #[serde(default)]
     kind: String,
     group_version: String,
-    #[serde(default)]
-    resources: Vec<NamedResource>,
+    /// Null where there are none, in Go.
+    resources: Option<Vec<NamedResource>>,
 }
 
 #[derive(Deserialize)]
@@ -117,45 +177,6 @@ struct NamedVersion {
     group_version: String,
 }
 
-/// The resources of an aggregated document (`APIGroupDiscoveryList`, v2 or v2beta1), of `/api` or `/apis`.
-pub fn aggregated(bytes: &[u8]) -> Result<Vec<Gvr>, DocumentError> {
-    let list: GroupList = parse(bytes)?;
-    expect(&list.kind, "APIGroupDiscoveryList")?;
-    let mut found = Vec::new();
-    for group in &list.items {
-        for version in &group.versions {
-            for resource in &version.resources {
-                found.push(gvr(&group.metadata.name, &version.version, &resource.resource)?);
-            }
-        }
-    }
-    Ok(found)
-}
-
-/// The resources of one group-version (`APIResourceList`, `/apis/<group>/<version>`); subresources are left out.
-pub fn of_group_version(bytes: &[u8]) -> Result<Vec<Gvr>, DocumentError> {
-    let list: ResourceList = parse(bytes)?;
-    expect(&list.kind, "APIResourceList")?;
-    let (group, version) = split_group_version(&list.group_version);
-    list.resources.iter().filter(|resource| !resource.name.contains('/')).map(|resource| gvr(group, version, &resource.name)).collect()
-}
-
-/// The group-versions that a document of the old form names (`APIVersions` of `/api`, `APIGroupList` of `/apis`). The list comes from objects
-/// that all servers share: it says what to ask a server about, not what the server serves.
-pub fn named_group_versions(bytes: &[u8]) -> Result<Vec<String>, DocumentError> {
-    let list: NamedVersions = parse(bytes)?;
-    if list.kind == "APIVersions" {
-        return Ok(list.versions);
-    }
-    expect(&list.kind, "APIGroupList")?;
-    Ok(list.groups.into_iter().flat_map(|group| group.versions).map(|version| version.group_version).collect())
-}
-
-/// `group/version`, or the bare version of the core group.
-pub fn split_group_version(text: &str) -> (&str, &str) {
-    text.split_once('/').unwrap_or(("", text))
-}
-
 fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, DocumentError> {
     if bytes.len() > BYTES_MAX {
         return Err(DocumentError::TooLong);
@@ -170,14 +191,9 @@ fn expect(kind: &str, expected: &str) -> Result<(), DocumentError> {
     if kind == expected { Ok(()) } else { Err(DocumentError::Kind(kind.chars().take(64).collect())) }
 }
 
-fn gvr(group: &str, version: &str, resource: &str) -> Result<Gvr, DocumentError> {
-    let bad = |name: &&str| name.len() > NAME_MAX || name.bytes().any(|byte| byte <= b' ' || byte == b'/' || byte >= 0x7f);
-    let empty = version.is_empty() || resource.is_empty();
-    match [group, version, resource].into_iter().find(bad) {
-        Some(name) => Err(DocumentError::Name(name.chars().take(64).collect())),
-        None if empty => Err(DocumentError::Name(String::new())),
-        None => Ok(Gvr::new(group, version, resource)),
-    }
+/// May it be a group, a version or a resource? What no path can name would only be in the way.
+pub(crate) fn may_be_name(name: &str) -> bool {
+    name.len() <= NAME_MAX && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/')
 }
 
 /// How deep brackets are nested, strings left out. One pass over bytes that may be no JSON at all.
@@ -216,15 +232,15 @@ mod tests {
 
     #[test]
     fn an_aggregated_document_names_resources() {
-        assert_eq!(names(&aggregated(AGGREGATED.as_bytes()).unwrap()), ["batch/v1/cronjobs", "batch/v1/jobs", "v1/pods"]);
+        assert_eq!(names(&aggregated(AGGREGATED.as_bytes()).unwrap().gvrs), ["batch/v1/cronjobs", "batch/v1/jobs", "v1/pods"]);
     }
 
     #[test]
     fn a_group_version_names_resources_and_not_their_parts() {
         let text = r#"{"kind":"APIResourceList","groupVersion":"batch/v1","resources":[{"name":"jobs"},{"name":"jobs/status"}]}"#;
-        assert_eq!(names(&of_group_version(text.as_bytes()).unwrap()), ["batch/v1/jobs"]);
+        assert_eq!(names(&of_group_version(text.as_bytes()).unwrap().gvrs), ["batch/v1/jobs"]);
         let text = r#"{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"pods"}]}"#;
-        assert_eq!(names(&of_group_version(text.as_bytes()).unwrap()), ["v1/pods"]);
+        assert_eq!(names(&of_group_version(text.as_bytes()).unwrap().gvrs), ["v1/pods"]);
     }
 
     #[test]
@@ -243,10 +259,22 @@ mod tests {
         assert!(matches!(refused("[1]"), DocumentError::Malformed(_)));
         assert_eq!(refused(r#"{"kind":"Status","items":[]}"#), DocumentError::Kind("Status".into()));
         assert_eq!(refused("{}"), DocumentError::Kind(String::new()));
+    }
+
+    #[test]
+    fn a_name_that_is_none_costs_its_entry_and_no_other() {
         for name in ["", "a b", "a/b", "a\\nb", "\u{e4}", &"x".repeat(254)] {
-            let text = AGGREGATED.replace("cronjobs", name);
-            assert!(matches!(refused(&text), DocumentError::Name(_)), "{name:?}");
+            let named = aggregated(AGGREGATED.replace("cronjobs", name).as_bytes()).unwrap();
+            assert_eq!((names(&named.gvrs), named.left_out), (vec!["batch/v1/jobs".into(), "v1/pods".into()], 1), "{name:?}");
         }
+        let named = aggregated(AGGREGATED.replace(r#""name":"batch""#, r#""name":"ba tch""#).as_bytes()).unwrap();
+        assert_eq!((names(&named.gvrs), named.left_out), (vec!["v1/pods".into()], 2));
+        let text = r#"{"kind":"APIResourceList","groupVersion":"batch/v1",
+            "resources":[{"name":"jobs"},{"name":"a b"},{"name":"jobs/status"}]}"#;
+        let named = of_group_version(text.as_bytes()).unwrap();
+        assert_eq!((names(&named.gvrs), named.left_out), (vec!["batch/v1/jobs".into()], 1));
+        let none = of_group_version(br#"{"kind":"APIResourceList","groupVersion":"batch/v1","resources":null}"#);
+        assert_eq!(none, Ok(Named::default()));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::ServerId;
 use crate::inventory::Lease;
+use crate::leases::name_on;
 
 /// Why no server could be called local.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,20 +37,19 @@ impl fmt::Display for ChoiceError {
 
 impl std::error::Error for ChoiceError {}
 
-/// The server that was named, else the one whose Lease names our host.
-pub fn choose(given: Option<&str>, hostname: &str, leases: &[Lease]) -> Result<ServerId, ChoiceError> {
-    if let Some(id) = given {
-        return Ok(ServerId::new(id));
-    }
+/// The server whose Lease names our host; of several the one whose name is the hash of our host's, as it is when kube-apiserver wrote it.
+/// Nobody can write another with that name.
+pub fn choose(hostname: &str, leases: &[Lease]) -> Result<ServerId, ChoiceError> {
     let is_ours = |lease: &&Lease| lease.hostname.as_deref() == Some(hostname);
     let matching: Vec<ServerId> = leases.iter().filter(is_ours).map(|lease| lease.id.clone()).collect();
-    match &matching[..] {
-        [only] => Ok(only.clone()),
-        _ => {
-            let candidates = leases.iter().map(|lease| (lease.id.clone(), lease.hostname.clone())).collect();
-            Err(ChoiceError { hostname: hostname.into(), matching, candidates })
-        }
-    }
+    let chosen = match &matching[..] {
+        [only] => Some(only),
+        several => several.iter().find(|id| id.as_str() == name_on(hostname)),
+    };
+    chosen.cloned().ok_or_else(|| {
+        let candidates = leases.iter().map(|lease| (lease.id.clone(), lease.hostname.clone())).collect();
+        ChoiceError { hostname: hostname.into(), matching, candidates }
+    })
 }
 
 #[cfg(test)]
@@ -63,22 +63,32 @@ mod tests {
     #[test]
     fn the_one_on_our_host_is_local() {
         let leases = [lease("a", Some("one")), lease("b", Some("two")), lease("c", None)];
-        assert_eq!(choose(None, "two", &leases), Ok(ServerId::new("b")));
-        assert_eq!(choose(Some("z"), "two", &leases), Ok(ServerId::new("z")), "named is named");
+        assert_eq!(choose("two", &leases), Ok(ServerId::new("b")));
+    }
+
+    #[test]
+    fn of_several_the_one_that_our_host_names_is_local() {
+        let ours = name_on("one");
+        let (forged, real) = (lease("apiserver-aaaaaaaaaaaaaaaaaaaaaaaaaa", Some("one")), lease(&ours, Some("one")));
+        assert_eq!(choose("one", &[forged.clone(), real]), Ok(ServerId::new(&ours)));
+        assert_eq!(choose("one", std::slice::from_ref(&forged)), Ok(forged.id.clone()), "alone it may be one of another making");
+        // A name of ours without our label, and the hash of another host, say nothing.
+        let strangers = [forged, lease("b", Some("one")), lease(&ours, Some("two")), lease(&name_on("two"), Some("one"))];
+        assert_eq!(choose("one", &strangers).unwrap_err().matching.len(), 3);
     }
 
     #[test]
     fn none_or_several_is_an_error_that_names_them() {
         let leases = [lease("a", Some("one")), lease("b", Some("one")), lease("c", None)];
-        let none = choose(None, "two", &leases).unwrap_err();
+        let none = choose("two", &leases).unwrap_err();
         assert_eq!(
             none.to_string(),
             "no apiserver's identity Lease has the label kubernetes.io/hostname=two: say which is local with --server-id; \
              there are a (host one), b (host one), c (host unknown)"
         );
-        let several = choose(None, "one", &leases).unwrap_err();
+        let several = choose("one", &leases).unwrap_err();
         assert_eq!(several.matching, [ServerId::new("a"), ServerId::new("b")]);
         assert!(several.to_string().starts_with("2 apiservers' identity Leases have"), "{several}");
-        assert!(choose(None, "one", &[]).unwrap_err().to_string().ends_with("there are none"));
+        assert!(choose("one", &[]).unwrap_err().to_string().ends_with("there are none"));
     }
 }

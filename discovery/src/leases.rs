@@ -5,25 +5,29 @@
 
 use std::net::SocketAddr;
 
+use aws_lc_rs::digest::{SHA256, digest};
+
 use crate::ServerId;
 use crate::inventory::{Lease, Proxy};
 
 /// Where identity Leases are.
-pub const NAMESPACE: &str = "kube-system";
+pub(crate) const NAMESPACE: &str = "kube-system";
 /// What identity Leases are labelled with.
-pub const IDENTITY_LABEL: (&str, &str) = ("apiserver.kubernetes.io/identity", "kube-apiserver");
+pub(crate) const IDENTITY_LABEL: (&str, &str) = ("apiserver.kubernetes.io/identity", "kube-apiserver");
+/// What identity Leases are called, before the hash of the host.
+const IDENTITY_PREFIX: &str = "apiserver-";
 /// Where a kube-apiserver names its host.
-pub const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
+const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
 /// Where a kube-apiserver says that peers reach it.
-pub const ADDRESS_ANNOTATION: &str = "kubernetes.io/peer-advertise-address";
+const ADDRESS_ANNOTATION: &str = "kubernetes.io/peer-advertise-address";
 /// What our own Leases are labelled with. Never the label of kube-apiserver: its proxies would take us for a server.
-pub const PROXY_LABEL: (&str, &str) = ("mvproxy.io/identity", "peer");
+pub(crate) const PROXY_LABEL: (&str, &str) = ("mvproxy.io/identity", "peer");
 /// What our own Leases are called, before the id of the server.
-pub const PROXY_PREFIX: &str = "mvproxy-";
+pub(crate) const PROXY_PREFIX: &str = "mvproxy-";
 /// Where our own Leases name the peer port.
-pub const PROXY_ADDRESS_ANNOTATION: &str = "mvproxy.io/peer-address";
+pub(crate) const PROXY_ADDRESS_ANNOTATION: &str = "mvproxy.io/peer-address";
 /// Where our own Leases name the address that the server behind advertises.
-pub const PROXY_SERVER_ANNOTATION: &str = "mvproxy.io/server-address";
+pub(crate) const PROXY_SERVER_ANNOTATION: &str = "mvproxy.io/server-address";
 /// No holder or address is longer.
 const TEXT_MAX: usize = 512;
 
@@ -68,18 +72,42 @@ pub fn proxy<'a>(text: Text<'_>, label: impl Fn(&str) -> Option<&'a str>, annota
     })
 }
 
+/// What the kube-apiserver of a host calls its Lease: a hash of the host's name (k8s.io/apiserver, pkg/server/config.go).
+pub fn name_on(hostname: &str) -> String {
+    let mut hashed = Vec::new();
+    for part in [hostname, "kube-apiserver"] {
+        // Names of hosts have at most 253 bytes.
+        hashed.extend_from_slice(&u16::try_from(part.len()).unwrap_or(u16::MAX).to_be_bytes());
+        hashed.extend_from_slice(part.as_bytes());
+    }
+    format!("{IDENTITY_PREFIX}{}", base32(&digest(&SHA256, &hashed).as_ref()[..16]))
+}
+
+/// Is it called what the kube-apiserver of the host that it names would call it?
+pub(crate) fn is_named_by_host(lease: &Lease) -> bool {
+    lease.hostname.as_deref().is_some_and(|hostname| name_on(hostname) == lease.id.as_str())
+}
+
+/// RFC 4648 §6 in lower case, without padding.
+fn base32(bytes: &[u8]) -> String {
+    let bit = |at: usize| bytes.get(at / 8).is_some_and(|byte| byte >> (7 - at % 8) & 1 == 1);
+    let digit = |at: usize| (0..5).fold(0, |digit, offset| digit << 1 | usize::from(bit(at + offset)));
+    (0..bytes.len() * 8).step_by(5).map(|at| char::from(b"abcdefghijklmnopqrstuvwxyz234567"[digit(at)])).collect()
+}
+
 /// `apiserver-` and 26 characters of base32 (kubernetes.md §1).
 fn is_identity(name: &str) -> bool {
-    let digits = name.strip_prefix("apiserver-");
+    let digits = name.strip_prefix(IDENTITY_PREFIX);
     digits.is_some_and(|digits| digits.len() == 26 && digits.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'2'..=b'7')))
 }
 
-/// `IP:PORT`, a literal, with a port.
+/// `IP:PORT`, a literal, with a port. Two texts that lead to the same place are the same address.
 fn address(text: &str) -> Option<SocketAddr> {
     if text.len() > TEXT_MAX {
         return None;
     }
-    text.parse::<SocketAddr>().ok().filter(|address| address.port() != 0)
+    let address = text.parse::<SocketAddr>().ok().filter(|address| address.port() != 0)?;
+    Some(SocketAddr::new(address.ip().to_canonical(), address.port()))
 }
 
 #[cfg(test)]
@@ -126,6 +154,32 @@ mod tests {
             let lease = read("kube-system", NAME, "kube-apiserver", Some("x"), at).unwrap();
             assert_eq!(lease.address, None, "{}", &at[..at.len().min(40)]);
         }
+    }
+
+    #[test]
+    fn a_place_has_one_address() {
+        for (text, place) in [
+            ("[::ffff:10.0.0.1]:6443", "10.0.0.1:6443"),
+            ("[2001:db8::1%7]:6443", "[2001:db8::1]:6443"),
+            ("[2001:0db8:0::0001]:6443", "[2001:db8::1]:6443"),
+        ] {
+            assert_eq!(address(text), place.parse().ok(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_lease_is_named_by_its_host() {
+        // As seen on real servers.
+        assert_eq!(name_on("cp-a"), NAME);
+        // RFC 4648 §10.
+        assert_eq!(base32(b"foobar"), "mzxw6ytboi");
+        let on = |hostname: Option<&str>| {
+            let hostname = hostname.map(Into::into);
+            Lease { id: ServerId::new(NAME), holder: "x".into(), address: None, hostname }
+        };
+        assert!(is_named_by_host(&on(Some("cp-a"))));
+        assert!(!is_named_by_host(&on(Some("cp-b"))));
+        assert!(!is_named_by_host(&on(None)));
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub mod inventory;
 pub mod leases;
 #[cfg(feature = "live")]
 pub mod live;
+mod name;
 mod names;
 mod server;
 mod snapshot;
@@ -30,5 +31,6 @@ mod table;
 pub use allow::{AllowList, Cidr};
 pub use gvr::Gvr;
 pub use handoff::{Publisher, Reader, Readers};
-pub use server::{Server, ServerId, ServerIndex, ServerSet, Via};
+pub use name::Name;
+pub use server::{PROXY_HTTP1, PROXY_HTTP2, Server, ServerId, ServerIndex, ServerSet, Via};
 pub use snapshot::{BuildError, Snapshot, SnapshotBuilder, Standing};

@@ -18,7 +18,7 @@ impl Names {
         if let Some(&id) = self.ids.get(gvr) {
             return Some(id);
         }
-        let id = u32::try_from(self.list.len()).ok().filter(|&id| (id as usize) < 4 * ENTRIES_MAX)?;
+        let id = u32::try_from(self.list.len()).ok().filter(|_| !self.is_full())?;
         self.list.push(gvr.clone());
         self.ids.insert(gvr.clone(), id);
         Some(id)
@@ -26,6 +26,11 @@ impl Names {
 
     pub(crate) fn get(&self, id: u32) -> Option<&Gvr> {
         self.list.get(id as usize)
+    }
+
+    /// Has everybody else to go without?
+    pub(crate) fn is_full(&self) -> bool {
+        self.list.len() >= 4 * ENTRIES_MAX
     }
 
     pub(crate) fn len(&self) -> usize {

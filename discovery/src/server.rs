@@ -54,6 +54,12 @@ pub enum Via {
     Proxy,
 }
 
+/// HTTP/2 as only a peer port offers it (ALPN). Where our certificate is shown nothing else is accepted: a kube-apiserver would take the
+/// certificate for the user, whatever the request says.
+pub const PROXY_HTTP2: &[u8] = b"mvproxy-h2";
+/// The same of HTTP/1.1.
+pub const PROXY_HTTP1: &[u8] = b"mvproxy-http/1.1";
+
 /// A server's position in *one* snapshot. It means nothing in another one; what must outlive a
 /// snapshot is keyed by [`ServerId`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

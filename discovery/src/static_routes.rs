@@ -203,6 +203,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::Name;
 
     const GOOD: &str = r#"
 local: cp-a
@@ -232,7 +233,7 @@ servers:
         for (group, resource, by) in
             [("", "configmaps", &["cp-a"][..]), ("", "pods", &["cp-a", "cp-b"]), ("batch", "jobs", &["cp-b"]), ("batch", "cronjobs", &[])]
         {
-            let found = snapshot.lookup(group.as_bytes(), b"v1", resource.as_bytes());
+            let found = snapshot.lookup(&Name::new(group.as_bytes(), b"v1", resource.as_bytes())).unwrap_or_default();
             assert_eq!(ids(&snapshot, found), by, "{group}/v1/{resource}");
         }
     }
@@ -241,7 +242,7 @@ servers:
     fn an_alias_repeats_a_list() {
         let text = GOOD.replace("[configmaps, pods]", "&core [configmaps, pods]").replace("[pods]}", "*core}");
         let snapshot = parse(&text).unwrap();
-        assert_eq!(ids(&snapshot, snapshot.lookup(b"", b"v1", b"configmaps")), ["cp-a", "cp-b"]);
+        assert_eq!(ids(&snapshot, snapshot.lookup(&Name::new(b"", b"v1", b"configmaps")).unwrap()), ["cp-a", "cp-b"]);
     }
 
     #[test]
@@ -329,7 +330,7 @@ servers:
         }
         assert!(text.len() < TEXT_MAX);
         let snapshot = parse(&text).unwrap();
-        assert_eq!(snapshot.lookup(b"g", b"v1", b"resource9999").len(), 20);
+        assert_eq!(snapshot.lookup(&Name::new(b"g", b"v1", b"resource9999")).unwrap().len(), 20);
     }
 
     proptest! {

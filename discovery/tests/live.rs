@@ -4,19 +4,28 @@
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use discovery::inventory::Settings;
-use discovery::live::{self, Access, Announcement, Config, Credentials, Hint, Live, Source, SourceState};
-use discovery::{AllowList, Cidr, Reader, ServerId, Snapshot, Standing, Via};
+use discovery::live::{self, Access, Announcement, Certificates, Config, Credentials, Hint, Live, Severity, Source, SourceState};
+use discovery::{AllowList, Cidr, Name, Reader, ServerId, Snapshot, Standing, Via};
 use serde_json::json;
 
-use self::fake::{Cluster, FakeServer};
+use self::fake::{Cluster, Failing, FakeServer};
 
 mod fake;
 
 /// The longest that anything here may take.
 const LIMIT: Duration = Duration::from_secs(20);
+
+/// What all tests here were told.
+static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn log(severity: Severity, line: &str) {
+    println!("{severity:?}: {line}");
+    LOG.lock().unwrap().push(format!("{severity:?}: {line}"));
+}
 
 /// Live discovery, and its reader.
 struct Seen {
@@ -31,19 +40,11 @@ impl Seen {
     }
 
     fn start_with(cluster: &Cluster, servers: &[&FakeServer], announcement: Option<Announcement>) -> Self {
-        let settings = Settings {
-            local: ServerId::new(&servers[0].id),
-            local_address: servers[0].address,
-            peers: BTreeMap::new(),
-            allowed: AllowList {
-                ranges: vec![Cidr::parse("127.0.0.0/8").unwrap()],
-                ports: servers.iter().map(|server| server.address.port()).collect(),
-                own: vec![servers[0].address],
-            },
-            allow_endpoints: true,
-            reaches_proxies: true,
-        };
-        let config = Config { settings, access: access(cluster), announcement, log: |line| println!("{line}") };
+        Self::start_by(cluster, settings(servers), announcement)
+    }
+
+    fn start_by(cluster: &Cluster, settings: Settings, announcement: Option<Announcement>) -> Self {
+        let config = Config { settings, access: access(cluster), announcement, log };
         let live = live::start(config).unwrap();
         let reader = live.readers().reader();
         Self { live, reader }
@@ -65,9 +66,13 @@ impl Seen {
     }
 
     fn until_status(&self, what: &str, is_so: impl Fn(&live::Status) -> bool) {
+        self.until_status_within(LIMIT, what, is_so);
+    }
+
+    fn until_status_within(&self, limit: Duration, what: &str, is_so: impl Fn(&live::Status) -> bool) {
         let began = Instant::now();
         while !is_so(&self.live.status()) {
-            assert!(began.elapsed() < LIMIT, "{what}: {:#?}", self.live.status());
+            assert!(began.elapsed() < limit, "{what}: {:#?}", self.live.status());
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -77,22 +82,36 @@ impl Seen {
     }
 }
 
+/// The first server is local; the ports of all are allowed.
+fn settings(servers: &[&FakeServer]) -> Settings {
+    Settings {
+        local: ServerId::new(&servers[0].id),
+        local_address: servers[0].address,
+        peers: BTreeMap::new(),
+        allowed: AllowList {
+            ranges: vec![Cidr::parse("127.0.0.0/8").unwrap()],
+            ports: servers.iter().map(|server| server.address.port()).collect(),
+            own: vec![servers[0].address],
+        },
+        allow_endpoints: true,
+        reaches_proxies: true,
+    }
+}
+
 fn access(cluster: &Cluster) -> Access {
     Access {
         credentials: Credentials::token("right").unwrap(),
-        local_ca: cluster.ca.clone(),
-        peer_ca: cluster.ca.clone(),
-        client_pair: None,
+        certificates: Certificates { local_ca: cluster.ca.clone(), peer_ca: cluster.ca.clone(), client_pair: None },
     }
 }
 
 /// The letters of the servers that serve it, or why none does.
 fn who(snapshot: &Snapshot, gvr: &str) -> String {
     let parts: Vec<&[u8]> = gvr.split('/').map(str::as_bytes).collect();
-    let serving = snapshot.lookup(parts[0], parts[1], parts[2]);
-    if serving.is_empty() {
-        return format!("{:?}", snapshot.standing(parts[0], parts[1], parts[2]));
-    }
+    let serving = match snapshot.lookup(&Name::new(parts[0], parts[1], parts[2])) {
+        Ok(serving) => serving,
+        Err(standing) => return format!("{standing:?}"),
+    };
     serving.iter().map(|index| letter(snapshot.servers()[index.get()].id.as_str())).collect()
 }
 
@@ -156,6 +175,42 @@ fn a_server_whose_lease_is_deleted_is_gone() {
     seen.until("b is ready", |snapshot| ready(snapshot) == "ab");
 }
 
+/// Its Lease is deleted and written again: between two rounds it left and came back.
+#[test]
+fn a_server_that_comes_back_at_once_is_used_again() {
+    let (cluster, a, b) = pair();
+    let mut seen = Seen::start(&cluster, &[&a, &b]);
+    seen.until("both", |snapshot| snapshot.is_complete() && ready(snapshot) == "ab" && who(snapshot, "batch/v1/jobs") == "b");
+    for nth in 0..5 {
+        let new = format!("batch/v1/new{nth}");
+        b.serves(&["/v1/pods", "batch/v1/jobs", &new]);
+        cluster.put_again("leases", &b.id);
+        let taken = seen.until_served(&new, "b");
+        assert!(taken < Duration::from_secs(3), "{taken:?}");
+        seen.until("b is ready", |snapshot| ready(snapshot) == "ab");
+    }
+}
+
+/// A Lease gives it another name for no time: between two rounds all that was known of it was forgotten.
+#[test]
+fn a_server_that_was_forgotten_and_found_at_once_is_asked_again() {
+    let (cluster, a, b) = pair();
+    let c = cluster.server('c', &["batch/v1/cronjobs"]);
+    cluster.put("endpointslices", slice("kubernetes", c.address));
+    let mut seen = Seen::start(&cluster, &[&a, &b, &c]);
+    let is_well =
+        |snapshot: &Snapshot| snapshot.ready().iter().count() == 3 && snapshot.lookup(&Name::new(b"batch", b"v1", b"cronjobs")).is_ok();
+    seen.until("all", |snapshot| snapshot.is_complete() && is_well(snapshot));
+    let fetched = |live: &Live| live.status().servers.iter().find(|server| server.view.id.as_str().starts_with("addr:"))?.view.fetched;
+    let before = fetched(&seen.live);
+    let metadata = json!({"name": format!("mvproxy-{}", c.id), "namespace": "kube-system", "labels": {"mvproxy.io/identity": "peer"},
+        "annotations": {"mvproxy.io/peer-address": "127.0.0.1:1", "mvproxy.io/server-address": c.address.to_string()}});
+    cluster.put_for_no_time("leases", json!({"metadata": metadata}));
+    seen.until_status_within(Duration::from_secs(5), "asked again", |_| fetched(&seen.live).is_some_and(|at| Some(at) > before));
+    seen.until("all again", |snapshot| snapshot.is_complete() && is_well(snapshot));
+    assert!(c.count("GET /apis ", 200) >= 2, "{:?}", c.asked());
+}
+
 #[test]
 fn without_crds_nothing_goes_to_a_peer_and_the_status_says_why() {
     let (cluster, a, b) = pair();
@@ -211,6 +266,7 @@ fn storage_versions_may_be_denied() {
     let mut seen = Seen::start(&cluster, &[&a, &b]);
     seen.until_served("batch/v1/jobs", "b");
     seen.until_status("denied", |status| matches!(status.source(Source::StorageVersions), SourceState::Denied(_)));
+    assert!(LOG.lock().unwrap().iter().any(|line| line.starts_with("Warning: discovery: storageversions: Denied(")));
 }
 
 /// A StorageVersion is a reason to ask again, and the answer is that nothing changed.
@@ -259,6 +315,293 @@ fn a_server_with_old_documents_is_asked_about_what_others_serve() {
         "status": {"storageVersions": [{"apiServerID": c.id, "servedVersions": ["batch/v1"]}]}}),
     );
     seen.until_served("batch/v1/jobs", "bc");
+}
+
+/// The server of an aggregated group is away, and the kube-apiserver in front of it says so.
+#[test]
+fn a_dead_aggregated_group_costs_nothing_else() {
+    let (cluster, a, b) = pair();
+    b.serves(&["/v1/pods", "batch/v1/jobs", "metrics.k8s.io/v1/nodes"]);
+    let c = cluster.server('c', &["/v1/pods", "batch/v1/jobs"]);
+    c.old();
+    c.kill_group("metrics.k8s.io");
+    cluster.lease(&c, "c1");
+    cluster.put(
+        "apiservices",
+        json!({"metadata": {"name": "v1.metrics.k8s.io"},
+        "spec": {"group": "metrics.k8s.io", "version": "v1", "service": {"name": "m", "namespace": "x"}}}),
+    );
+    let mut seen = Seen::start(&cluster, &[&a, &b, &c]);
+    seen.until_served("metrics.k8s.io/v1/nodes", "Excluded");
+    // Whatever c was asked about before is asked again, now that all is listed and b has said what there is.
+    seen.until("b was asked", |snapshot| who(snapshot, "batch/v1/jobs").starts_with('b'));
+    cluster.lease(&c, "c2");
+    seen.until_served("batch/v1/jobs", "bc");
+}
+
+/// What an extension apiserver publishes is in the documents of all servers.
+#[test]
+fn an_aggregated_group_that_is_too_large_costs_nothing_else() {
+    let (cluster, a, b) = pair();
+    let many: Vec<String> = (0..20_001).map(|nth| format!("metrics.k8s.io/v1/r{nth}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    a.serves(&[&["/v1/pods"], &many[..]].concat());
+    b.serves(&[&["/v1/pods", "batch/v1/jobs"], &many[..]].concat());
+    cluster.put(
+        "apiservices",
+        json!({"metadata": {"name": "v1.metrics.k8s.io"},
+        "spec": {"group": "metrics.k8s.io", "version": "v1", "service": {"name": "m", "namespace": "x"}}}),
+    );
+    let mut seen = Seen::start(&cluster, &[&a, &b]);
+    seen.until_served("batch/v1/jobs", "b");
+    seen.until_served("/v1/pods", "ab");
+    assert_eq!(seen.who("metrics.k8s.io/v1/r7"), "Excluded");
+    // Nobody knows that it is aggregated: then it is a server that lies.
+    cluster.delete("apiservices", "v1.metrics.k8s.io");
+    let is_told = |server: &live::ServerStatus| server.error.as_deref() == Some("more than 20000 resources");
+    seen.until_status("too many", |status| status.servers.iter().any(is_told));
+    assert_eq!(seen.who("batch/v1/jobs"), "b");
+}
+
+/// As v1.26 to v1.29 have them.
+#[test]
+fn aggregated_documents_of_the_beta_are_enough() {
+    let (cluster, a, b) = pair();
+    let c = cluster.server('c', &["/v1/pods", "batch/v1/cronjobs"]);
+    c.beta();
+    cluster.lease(&c, "c1");
+    let mut seen = Seen::start(&cluster, &[&a, &b, &c]);
+    seen.until_served("batch/v1/cronjobs", "c");
+    seen.until_served("/v1/pods", "abc");
+    // Of one group-version: no more segments than that. What is watched may be watched here.
+    let is_one = |asked: &String| ["GET /api/", "GET /apis/"].iter().any(|root| asked.starts_with(root)) && asked.split('/').count() <= 4;
+    assert!(!c.asked().iter().any(is_one), "{:?}", c.asked());
+}
+
+/// Names of extension apiservers are in the documents of all servers.
+#[test]
+fn one_bad_name_blinds_nobody() {
+    let (cluster, a, b) = pair();
+    a.serves(&["/v1/pods", "example.org/v1/no name"]);
+    b.serves(&["/v1/pods", "batch/v1/jobs", "example.org/v1/no name"]);
+    let mut seen = Seen::start(&cluster, &[&a, &b]);
+    seen.until_served("batch/v1/jobs", "b");
+    assert_eq!((seen.who("/v1/pods"), seen.who("example.org/v1/no name")), ("ab".into(), "Unknown".into()));
+    let said = format!("{} at {}: 1 resources with bad names are left out", b.id, b.address);
+    assert!(LOG.lock().unwrap().iter().any(|line| line.contains(&said)), "{said}");
+}
+
+/// Many can write Leases, and the `kubernetes` slice can be anybody's on a cluster whose servers do not keep it.
+#[test]
+fn one_odd_object_blinds_no_watch() {
+    let (cluster, a, b) = pair();
+    let c = cluster.server('c', &["batch/v1/cronjobs"]);
+    let d = cluster.server('d', &["batch/v1/later"]);
+    // Kubernetes takes this time, and the usual types of Rust do not.
+    let fields = json!([{"manager": "x", "operation": "Update", "time": "9999-12-31T23:59:59Z"}]);
+    let odd = |name: &str| {
+        let labels = json!({"apiserver.kubernetes.io/identity": "kube-apiserver", "kubernetes.io/service-name": "kubernetes"});
+        let metadata = json!({"name": name, "namespace": "kube-system", "labels": labels, "managedFields": fields});
+        cluster.put("leases", json!({"metadata": metadata, "spec": {"holderIdentity": 7}}));
+        cluster.put("endpointslices", json!({"metadata": metadata, "endpoints": null, "ports": [{"name": "x", "port": 70_000}]}));
+    };
+    odd("listed");
+    let mut seen = Seen::start(&cluster, &[&a, &b, &c, &d]);
+    seen.until_served("batch/v1/jobs", "b");
+    seen.until_status("all is listed", are_synced);
+    odd("watched");
+    cluster.lease(&c, "c1");
+    seen.until_served("batch/v1/cronjobs", "c");
+    cluster.put("endpointslices", slice("kubernetes", d.address));
+    seen.until("d is served", |snapshot| snapshot.lookup(&Name::new(b"batch", b"v1", b"later")).is_ok());
+    assert!(are_synced(&seen.live.status()), "{:#?}", seen.live.status());
+}
+
+#[test]
+fn a_token_that_lapsed_takes_no_server_away() {
+    let (cluster, a, b) = pair();
+    let mut seen = Seen::start(&cluster, &[&a, &b]);
+    seen.until_served("batch/v1/jobs", "b");
+    a.lapse();
+    b.lapse();
+    a.stop();
+    seen.until("a is down", |snapshot| ready(snapshot) == "b");
+    cluster.restart(&a);
+    seen.until("a is back", |snapshot| ready(snapshot) == "ab");
+    let began = Instant::now();
+    while b.count("GET /readyz", 401) < 3 {
+        assert!(began.elapsed() < LIMIT, "{:?}", b.asked());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(ready(seen.reader.current()), "ab");
+    // It is the token that is forgiven, and not the server.
+    b.ready(false);
+    seen.until("b leaves", |snapshot| ready(snapshot) == "a");
+}
+
+/// `--anonymous-auth=false`: without a good token nobody learns whether a server is ready.
+#[test]
+fn a_bad_token_takes_no_server_away_that_answers_nobody() {
+    let (cluster, a, b) = pair();
+    let mut seen = Seen::start(&cluster, &[&a, &b]);
+    seen.until("both", |snapshot| snapshot.is_complete() && ready(snapshot) == "ab");
+    for server in [&a, &b] {
+        server.lapse();
+        server.close();
+    }
+    let says = |status: &live::Status, what: &str| {
+        status.servers.iter().all(|server| server.error.as_deref().is_some_and(|error| error.contains(what)))
+    };
+    seen.until_status("why", |status| says(status, "/readyz refuses our credentials"));
+    assert_eq!(ready(seen.reader.current()), "ab");
+    a.stop();
+    seen.until("a is down", |snapshot| ready(snapshot) == "b");
+    cluster.restart(&a);
+    // It may be starting.
+    let taken = seen.until("a is back", |snapshot| ready(snapshot) == "ab");
+    assert!(taken > Duration::from_secs(4), "{taken:?}");
+}
+
+/// Eight peers hold all permits for more than half a minute.
+#[test]
+fn slow_peers_are_given_up_and_do_not_hold_up_local() {
+    let cluster = Cluster::new();
+    let groups: Vec<String> = (0..12).map(|nth| format!("g{nth}.example.org/v1/things")).collect();
+    let mut serves: Vec<&str> = groups.iter().map(String::as_str).collect();
+    let a = cluster.server('a', &serves);
+    cluster.lease(&a, "a1");
+    let peers: Vec<FakeServer> = "bcdefghi".chars().map(|letter| cluster.server(letter, &["/v1/pods"])).collect();
+    for peer in &peers {
+        peer.old();
+        cluster.lease(peer, "1");
+    }
+    let all: Vec<&FakeServer> = [&a].into_iter().chain(&peers).collect();
+    let mut seen = Seen::start(&cluster, &all);
+    seen.until("all were asked", |snapshot| snapshot.is_complete() && who(snapshot, "/v1/pods") == "bcdefghi");
+    assert_eq!(seen.live.status().errors.fetch_discovery, 0);
+    let before: Vec<usize> = peers.iter().map(|peer| peer.count("GET /apis ", 200)).collect();
+    for peer in &peers {
+        peer.slow(Duration::from_secs(4));
+        cluster.lease(peer, "2");
+    }
+    let began = Instant::now();
+    while peers.iter().zip(&before).any(|(peer, before)| peer.count("GET /apis ", 200) == *before) {
+        assert!(began.elapsed() < LIMIT, "not all were asked again");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    serves.push("batch/v1/new");
+    a.serves(&serves);
+    seen.live.notify(Hint::LocalInDoubt);
+    let taken = seen.until_served("batch/v1/new", "a");
+    assert!(taken < Duration::from_secs(2), "{taken:?}");
+    let is_given_up = |server: &live::ServerStatus| server.error.as_deref() == Some("no whole answer in 15 s");
+    seen.until_status_within(Duration::from_secs(25), "given up", |status| status.servers.iter().any(is_given_up));
+}
+
+const WATCHED: [Source; 6] =
+    [Source::Leases, Source::Proxies, Source::CustomResources, Source::ApiServices, Source::Endpoints, Source::StorageVersions];
+
+fn are_synced(status: &live::Status) -> bool {
+    WATCHED.into_iter().all(|source| status.source(source) == SourceState::Synced)
+}
+
+fn are_failing(status: &live::Status) -> bool {
+    WATCHED.into_iter().all(|source| matches!(status.source(source), SourceState::Failing(_)))
+}
+
+#[test]
+fn lists_and_watches_that_fail_for_long_change_nothing_and_heal_by_themselves() {
+    let (cluster, a, b) = pair();
+    let c = cluster.server('c', &["batch/v1/cronjobs"]);
+    let mut seen = Seen::start(&cluster, &[&a, &b, &c]);
+    seen.until_served("batch/v1/jobs", "b");
+    seen.until_status("synced", are_synced);
+    seen.until("both", |snapshot| snapshot.is_complete() && ready(snapshot) == "ab" && who(snapshot, "/v1/pods") == "ab");
+    let generation = seen.reader.current().generation();
+    a.fail(Failing::ListsAndWatches);
+    seen.until_status("failing", are_failing);
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(10) {
+        assert_eq!((seen.reader.current().generation(), seen.who("batch/v1/jobs")), (generation, "b".into()));
+        assert!(!seen.live.status().sources.iter().any(|(_, state)| *state == SourceState::Synced), "{:#?}", seen.live.status());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    a.fail(Failing::Nothing);
+    seen.until_status_within(Duration::from_secs(10), "synced again, though no object changed", are_synced);
+    assert_eq!(seen.reader.current().generation(), generation);
+    cluster.lease(&c, "c1");
+    seen.until_served("batch/v1/cronjobs", "c");
+}
+
+#[test]
+fn watches_that_fail_alone_are_not_listed_anew_all_the_time() {
+    let (cluster, a, b) = pair();
+    let mut seen = Seen::start(&cluster, &[&a, &b]);
+    seen.until_served("batch/v1/jobs", "b");
+    seen.until_status("synced", are_synced);
+    let is_list = |asked: &&String| asked.contains("/apiservices?") && !asked.contains("watch=true");
+    let lists = |server: &FakeServer| server.asked().iter().filter(is_list).count();
+    let before = lists(&a);
+    a.fail(Failing::Watches);
+    std::thread::sleep(Duration::from_secs(4));
+    let count = lists(&a) - before;
+    assert!((1..=6).contains(&count), "{count} lists in 4 s");
+    a.fail(Failing::Nothing);
+    seen.until_status_within(Duration::from_secs(10), "synced again", are_synced);
+    b.serves(&["/v1/pods", "batch/v1/cronjobs"]);
+    cluster.lease(&b, "b2");
+    seen.until_served("batch/v1/cronjobs", "b");
+}
+
+/// A Lease that names what is no server, and changes, goes and comes back all the time.
+#[test]
+fn what_a_lease_can_make_us_dial_is_bounded() {
+    let (cluster, a, b) = pair();
+    let traps = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let addresses = traps.each_ref().map(|trap| trap.local_addr().unwrap());
+    let mut settings = settings(&[&a, &b]);
+    settings.allowed.ports.extend(addresses.map(|address| address.port()));
+    let mut seen = Seen::start_by(&cluster, settings, None);
+    seen.until_served("batch/v1/jobs", "b");
+    traps.iter().for_each(|trap| trap.set_nonblocking(true).unwrap());
+    let id = format!("apiserver-{}", "e".repeat(26));
+    let (began, mut dials, mut nth) = (Instant::now(), 0, 0);
+    while began.elapsed() < Duration::from_secs(4) {
+        cluster.lease_at(&id, &format!("e{nth}"), &addresses[nth % 2].to_string());
+        std::thread::sleep(Duration::from_millis(25));
+        if nth % 3 == 0 {
+            cluster.delete("leases", &id);
+            std::thread::sleep(Duration::from_millis(25));
+        }
+        // Whoever connects is sent away.
+        dials += traps.iter().map(|trap| std::iter::from_fn(|| trap.accept().ok()).count()).sum::<usize>();
+        nth += 1;
+    }
+    assert!((1..=5).contains(&dials), "{dials} dials in 4 s");
+}
+
+/// A server that is known by its address only: nothing says that it is another one now.
+#[test]
+fn the_version_of_a_server_that_was_replaced_is_the_new_one() {
+    let (cluster, a, b) = pair();
+    let c = cluster.server('c', &["batch/v1/cronjobs"]);
+    cluster.put("endpointslices", slice("kubernetes", c.address));
+    let mut seen = Seen::start(&cluster, &[&a, &b, &c]);
+    let is_version = |status: &live::Status, version: &str| {
+        let found = status.servers.iter().find(|server| server.view.address.is_some_and(|(address, _)| address == c.address));
+        found.is_some_and(|server| server.version.as_deref() == Some(version) && server.view.is_ready)
+    };
+    seen.until_status("the first", |status| is_version(status, "v1.36.4-fake"));
+    // It serves the same, and was away for a moment.
+    c.stop();
+    seen.until("c is away", |snapshot| ready(snapshot) == "ab");
+    c.version("v1.36.5");
+    cluster.restart(&c);
+    seen.until_status("the second", |status| is_version(status, "v1.36.5"));
+    // It serves something else, and nobody saw it away.
+    c.version("v1.37.0");
+    c.serves(&["batch/v1/cronjobs", "batch/v1/later"]);
+    seen.until_status("the third", |status| is_version(status, "v1.37.0"));
 }
 
 #[test]
@@ -359,6 +702,27 @@ fn what_is_not_allowed_is_never_connected_to() {
     assert!(trap.accept().is_ok());
 }
 
+/// A slice of the Service `kubernetes`.
+fn slice(name: &str, address: SocketAddr) -> serde_json::Value {
+    json!({"metadata": {"name": name, "namespace": "default", "labels": {"kubernetes.io/service-name": "kubernetes"}},
+        "endpoints": [{"addresses": [address.ip().to_string()]}], "ports": [{"name": "https", "port": address.port()}]})
+}
+
+#[test]
+fn a_slice_that_the_servers_do_not_keep_names_nobody() {
+    let cluster = Cluster::new();
+    let a = cluster.server('a', &["/v1/pods"]);
+    let b = cluster.server('b', &["batch/v1/jobs"]);
+    let c = cluster.server('c', &["batch/v1/cronjobs"]);
+    cluster.lease(&a, "a1");
+    cluster.put("endpointslices", slice("evil", c.address));
+    cluster.put("endpointslices", slice("kubernetes", b.address));
+    let mut seen = Seen::start(&cluster, &[&a, &b, &c]);
+    seen.until("b was asked", |snapshot| snapshot.lookup(&Name::new(b"batch", b"v1", b"jobs")).is_ok());
+    assert!(c.asked().is_empty(), "{:?}", c.asked());
+    assert_eq!((seen.who("batch/v1/cronjobs"), seen.reader.current().servers().len()), ("Unknown".into(), 2));
+}
+
 #[test]
 fn the_own_lease_is_kept_and_deleted() {
     let (cluster, a, b) = pair();
@@ -442,11 +806,42 @@ fn local_is_the_one_on_our_host() {
 }
 
 #[test]
+fn a_forged_lease_with_our_host_does_not_make_local_another() {
+    let (cluster, a, b) = pair();
+    let ours = discovery::leases::name_on("cp-a");
+    for id in [&ours, &a.id, &b.id] {
+        let labels = json!({"apiserver.kubernetes.io/identity": "kube-apiserver", "kubernetes.io/hostname": "cp-a"});
+        let metadata = json!({"name": id, "namespace": "kube-system", "labels": labels});
+        cluster.put("leases", json!({"metadata": metadata, "spec": {"holderIdentity": "x"}}));
+    }
+    let find = || live::identify(&access(&cluster), a.address, "cp-a", Duration::ZERO);
+    assert_eq!(find().unwrap(), ServerId::new(&ours));
+    // So many, or so large, that they cannot be listed.
+    a.deny("leases");
+    assert_eq!(find().unwrap(), ServerId::new(&ours));
+    a.allow("leases");
+    cluster.delete("leases", &ours);
+    assert!(find().unwrap_err().to_string().starts_with("2 apiservers' identity Leases have"));
+    // One alone is not believed before ours had time to come.
+    cluster.delete("leases", &b.id);
+    let access = access(&cluster);
+    let found = std::thread::scope(|scope| {
+        let finding = scope.spawn(|| live::identify(&access, a.address, "cp-a", Duration::from_secs(30)));
+        std::thread::sleep(Duration::from_millis(800));
+        let labels = json!({"apiserver.kubernetes.io/identity": "kube-apiserver", "kubernetes.io/hostname": "cp-a"});
+        let metadata = json!({"name": ours, "namespace": "kube-system", "labels": labels});
+        cluster.put("leases", json!({"metadata": metadata, "spec": {"holderIdentity": "x"}}));
+        finding.join().unwrap().unwrap()
+    });
+    assert_eq!(found, ServerId::new(&ours));
+}
+
+#[test]
 fn a_wrong_certificate_is_nobody() {
     let (cluster, a, b) = pair();
     let other = Cluster::new();
     let mut wrong = access(&cluster);
-    wrong.peer_ca = other.ca.clone();
+    wrong.certificates.peer_ca = other.ca.clone();
     let mut config = Seen::start(&cluster, &[&a, &b]);
     config.until_served("batch/v1/jobs", "b");
     drop(config);
@@ -459,7 +854,7 @@ fn a_wrong_certificate_is_nobody() {
         allow_endpoints: false,
         reaches_proxies: true,
     };
-    let live = live::start(Config { settings, access: wrong, announcement: None, log: |line| println!("{line}") }).unwrap();
+    let live = live::start(Config { settings, access: wrong, announcement: None, log }).unwrap();
     let mut seen = Seen { reader: live.readers().reader(), live };
     seen.until_served("/v1/pods", "a");
     seen.until_status("an error", |status| {
@@ -467,4 +862,61 @@ fn a_wrong_certificate_is_nobody() {
     });
     assert_eq!((seen.who("batch/v1/jobs"), ready(seen.reader.current())), ("Unasked".into(), "a".into()));
     assert!(b.asked().len() <= before + 4, "what was under way");
+}
+
+/// All servers start again with certificates of an authority that discovery does not know yet.
+fn rotate(cluster: &mut Cluster, servers: &[&FakeServer], seen: &Seen) {
+    seen.until_status("all are ready", |status| status.servers.iter().all(|server| server.view.is_ready));
+    cluster.rotate();
+    servers.iter().for_each(|server| server.stop());
+    seen.until_status("all are down", |status| status.servers.iter().all(|server| !server.view.is_ready));
+    servers.iter().for_each(|server| cluster.restart(server));
+    seen.until_status("all are strangers", |status| {
+        status.servers.iter().all(|server| server.error.as_deref().is_some_and(|error| error.contains("invalid peer certificate")))
+    });
+}
+
+#[test]
+fn t8_a_new_authority_is_believed_without_a_restart() {
+    let (mut cluster, a, b) = pair();
+    let mut seen = Seen::start(&cluster, &[&a, &b]);
+    seen.until_served("batch/v1/jobs", "b");
+    rotate(&mut cluster, &[&a, &b], &seen);
+    b.serves(&["/v1/pods", "batch/v1/cronjobs"]);
+    cluster.lease(&b, "b2");
+    seen.live.renew(access(&cluster).certificates);
+    seen.until_served("batch/v1/cronjobs", "b");
+    seen.until("both are ready", |snapshot| ready(snapshot) == "ab" && who(snapshot, "/v1/pods") == "ab");
+    b.serves(&["/v1/pods", "batch/v1/later"]);
+    cluster.lease(&b, "b3");
+    seen.until_served("batch/v1/later", "b");
+    seen.until_status("what a watch said", |status| status.servers.iter().any(|server| server.view.holder.as_deref() == Some("b3")));
+    assert_eq!(seen.live.status().panics, 0);
+}
+
+#[test]
+fn t8_bad_authorities_change_nothing_and_a_panic_forgets_no_new_ones() {
+    let (mut cluster, a, b) = pair();
+    let mut seen = Seen::start(&cluster, &[&a, &b]);
+    seen.until_served("batch/v1/jobs", "b");
+    seen.live.renew(Certificates { local_ca: b"not a certificate".to_vec(), ..access(&cluster).certificates });
+    let said = |line: &String| line.starts_with("Warning: ") && line.contains("no certificate in it") && line.contains("keeping");
+    let began = Instant::now();
+    while !LOG.lock().unwrap().iter().any(said) {
+        assert!(began.elapsed() < LIMIT, "nothing was said");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    for panics in 1..=2 {
+        seen.live.notify(Hint::Panic);
+        seen.until_status("a panic", |status| status.panics == panics);
+        let new = format!("batch/v1/new{panics}");
+        b.serves(&["/v1/pods", &new]);
+        cluster.lease(&b, &format!("b-{panics}"));
+        seen.until_served(&new, "b");
+        if panics == 1 {
+            rotate(&mut cluster, &[&a, &b], &seen);
+            seen.live.renew(access(&cluster).certificates);
+            seen.until("both are ready", |snapshot| ready(snapshot) == "ab");
+        }
+    }
 }

@@ -86,6 +86,9 @@ pub struct Limits {
     pub retry_body: usize,
     /// Servers asked for one request in all: one, another, and a last one; then the client should know.
     pub attempts: u8,
+    /// Times that a request above a GOAWAY's last id is asked again without counting as one of `attempts`: the server takes requests, and ends
+    /// connections at random (kube-apiserver's `--goaway-chance`), three of them in a row now and then.
+    pub goaways: u8,
     /// Client connections of one shard: idle ones take about 8 KiB each, so all of them some 160 MiB.
     pub client_conns: usize,
     /// Percent of the places for connections that only other proxies get: clients could shut them out. A proxy needs a handful.
@@ -205,6 +208,7 @@ impl Default for Limits {
             reader_stall_full: Duration::from_secs(10),
             retry_body: 64 * 1024,
             attempts: 3,
+            goaways: 8,
             client_conns: 20_000,
             peer_percent: 1,
             client_files_tenths: 9,

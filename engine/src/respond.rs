@@ -36,6 +36,13 @@ pub(crate) enum Failure {
     VersionNotSupported,
 }
 
+impl Failure {
+    /// Was nothing done because of what is missing here, so that another proxy's server may do it?
+    pub(crate) fn is_for_another(self) -> bool {
+        matches!(self, Self::NoServer | Self::NotServedHere | Self::ServersGone | Self::NotYetKnown)
+    }
+}
+
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         match refusal {

@@ -64,7 +64,7 @@ pub enum Guard {
     Unknown,
 }
 
-/// Decides where a request goes. `marker` says that an authenticated peer proxy sent it, having decided already.
+/// Decides where a request goes. `marker` says that another proxy sent it (by the peer port, or its `Via` says so), having decided already.
 pub fn decide(snapshot: &Snapshot, target: &Target<'_>, marker: bool) -> Verdict {
     explain(snapshot, target, marker).1
 }
@@ -72,7 +72,7 @@ pub fn decide(snapshot: &Snapshot, target: &Target<'_>, marker: bool) -> Verdict
 /// The same, with the guard that decided.
 #[inline]
 pub fn explain(snapshot: &Snapshot, target: &Target<'_>, marker: bool) -> (Guard, Verdict) {
-    let (group, version, resource) = match *target {
+    let name = match target {
         // §3.2 rule 1: not a resource request -> local. Health, metrics and debug are about local alone.
         Target::Own { .. } => return (Guard::OwnPath, Verdict::LOCAL_ONLY),
         // Rule 1 too; any server has an answer to these, but rule 2 forbids a second hop.
@@ -80,40 +80,39 @@ pub fn explain(snapshot: &Snapshot, target: &Target<'_>, marker: bool) -> (Guard
         Target::Discovery => {
             return (Guard::DiscoveryPath, Verdict::Local { fallback: snapshot.peers() });
         }
-        Target::Resource { group, version, resource, .. } => (group, version, resource),
+        Target::Resource { name, .. } => name,
     };
-    let serving = snapshot.lookup(group, version, resource);
-    let here = serving.contains(snapshot.local());
-    let peers = serving.intersect(snapshot.peers());
+    let servers = match snapshot.lookup(name) {
+        Ok(servers) => servers,
+        Err(standing) => return nobody(snapshot, standing, marker),
+    };
+    let here = servers.contains(snapshot.local());
     // Rule 2: marked -> local, without a second hop. Unlike kube-apiserver, what only others serve is refused: its 404
     // would tell a client that the resource does not exist.
     if marker {
-        let verdict = match snapshot.standing(group, version, resource) {
-            _ if here => Verdict::LOCAL_ONLY,
-            _ if !peers.is_empty() => Verdict::Refuse(Refusal::NotServedHere),
-            Standing::Unknown | Standing::Excluded => Verdict::LOCAL_ONLY,
-            Standing::Gone => Verdict::Refuse(Refusal::ServersGone),
-            Standing::Unasked => Verdict::Refuse(Refusal::NotYetKnown),
-        };
-        return (Guard::Hop, verdict);
+        return (Guard::Hop, if here { Verdict::LOCAL_ONLY } else { Verdict::Refuse(Refusal::NotServedHere) });
     }
     // Rule 3 (nothing known yet -> local) needs no guard: a shard starts with a snapshot.
     // Rule 4: local serves it -> local, and the peers that serve it too stand by.
+    let peers = servers.intersect(snapshot.peers());
     if here {
         return (Guard::ServedHere, Verdict::Local { fallback: peers });
     }
-    // Rule 5: no peer serves it either -> local, which answers 404, if that is the whole truth.
-    if peers.is_empty() {
-        return match snapshot.standing(group, version, resource) {
-            Standing::Unknown => (Guard::Unknown, Verdict::LOCAL_ONLY),
-            // Custom resources and aggregated APIs are the same on all servers: any has the answer while local is down.
-            Standing::Excluded => (Guard::Excluded, Verdict::Local { fallback: snapshot.peers() }),
-            Standing::Gone => (Guard::Gone, Verdict::Refuse(Refusal::ServersGone)),
-            Standing::Unasked => (Guard::Unasked, Verdict::Refuse(Refusal::NotYetKnown)),
-        };
-    }
     // Rules 6 and 7: only peers serve it -> one of them. Every server of a snapshot has an address.
     (Guard::ServedByPeers, Verdict::Peer(peers))
+}
+
+/// Rule 5: nobody serves it -> local, which answers 404, if that is the whole truth.
+fn nobody(snapshot: &Snapshot, standing: Standing, marker: bool) -> (Guard, Verdict) {
+    let (guard, verdict) = match standing {
+        Standing::Unknown => (Guard::Unknown, Verdict::LOCAL_ONLY),
+        // Custom resources and aggregated APIs are the same on all servers: any has the answer while local is down, but for a hop.
+        Standing::Excluded if marker => (Guard::Excluded, Verdict::LOCAL_ONLY),
+        Standing::Excluded => (Guard::Excluded, Verdict::Local { fallback: snapshot.peers() }),
+        Standing::Gone => (Guard::Gone, Verdict::Refuse(Refusal::ServersGone)),
+        Standing::Unasked => (Guard::Unasked, Verdict::Refuse(Refusal::NotYetKnown)),
+    };
+    (if marker { Guard::Hop } else { guard }, verdict)
 }
 
 #[cfg(test)]
@@ -121,6 +120,7 @@ mod tests {
     use discovery::{Gvr, Server, ServerId, SnapshotBuilder, static_routes};
 
     use super::*;
+    use crate::request::Scratch;
 
     /// cp-a is local; `both` is on all three, `mine` on local, `theirs` on cp-b and cp-c.
     fn snapshot() -> Snapshot {
@@ -138,7 +138,7 @@ servers:
 
     /// A verdict as text.
     fn decided(path: &str, marker: bool) -> String {
-        let (snapshot, mut scratch) = (snapshot(), Vec::new());
+        let (snapshot, mut scratch) = (snapshot(), Scratch::default());
         let target = Target::parse(b"GET", path.as_bytes(), &mut scratch).unwrap();
         let ids = |set: ServerSet| {
             let ids: Vec<_> = set.iter().map(|i| snapshot.servers()[i.get()].id.as_str()).collect();
@@ -164,7 +164,7 @@ servers:
         let gone = build(|builder| builder.gone(&Gvr::new("g", "v1", "r")).unwrap());
         let unasked = build(SnapshotBuilder::incomplete);
         let custom = build(|builder| builder.exclude("g", "v1").unwrap());
-        let mut scratch = Vec::new();
+        let mut scratch = Scratch::default();
         let target = Target::parse(b"GET", b"/apis/g/v1/r", &mut scratch).unwrap();
         assert_eq!(decide(&gone, &target, true), Verdict::Refuse(Refusal::ServersGone));
         assert_eq!(decide(&unasked, &target, true), Verdict::Refuse(Refusal::NotYetKnown));

@@ -5,8 +5,8 @@ mod sim;
 
 use std::time::Duration;
 
-use discovery::{Gvr, Server, ServerId, ServerSet, SnapshotBuilder};
-use engine::core::Sign;
+use discovery::{Gvr, Server, ServerId, ServerSet, Snapshot, SnapshotBuilder, Via};
+use engine::core::{Action, Port, Protocol, Sign};
 use sim::end::Event;
 use sim::stage::{BOTH, Door, OK, Stage, THEIRS, WATCH, WIDE, asked, body, field, pattern, reset, stage, status};
 
@@ -61,6 +61,27 @@ fn above_goaway_is_retried() {
     stage.reply(other, 1, &OK, true);
     let answered = stage.seen(client).iter().filter(|event| matches!(event, Event::Head { .. })).count();
     assert_eq!(answered, 2);
+}
+
+#[test]
+fn a_server_that_ends_connections_often_is_asked_often() {
+    let mut stage = stage();
+    let client = stage.client(WIDE);
+    let goaway = |stage: &mut Stage| {
+        let wire = *stage.to_server(0).last().unwrap();
+        assert_eq!(stage.requests(wire).len(), 1);
+        stage.wires[wire].end.goaway(0, 0);
+        stage.run();
+    };
+    stage.get(client, "/apis/g/v1/mine");
+    (0..10).for_each(|_| goaway(&mut stage));
+    let wire = *stage.to_server(0).last().unwrap();
+    let arrived = stage.requests(wire)[0].0;
+    stage.reply(wire, arrived, &OK, true);
+    assert_eq!(status(&stage.seen(client)).as_deref(), Some("200"));
+    stage.get(client, "/apis/g/v1/mine");
+    (0..11).for_each(|_| goaway(&mut stage));
+    assert_eq!(status(&stage.seen(client)).as_deref(), Some("503"), "eight times for nothing, and three");
 }
 
 #[test]
@@ -163,6 +184,67 @@ fn a_503_that_says_come_back_is_asked_for_elsewhere() {
     for (method, path, fields) in [("POST", BOTH, &DOWN[..]), ("GET", "/apis/g/v1/mine", &DOWN), ("GET", BOTH, &DOWN[..1])] {
         ask(&mut stage, method, path, fields, true);
         assert_eq!(status(&stage.seen(client)).as_deref(), Some("503"), "{method} {path}: passed on");
+    }
+}
+
+/// The routes of every day, and `custom/v1`, which is nobody's in particular: a custom resource, or an aggregated API.
+fn with_excluded() -> Snapshot {
+    let mut builder = SnapshotBuilder::new(2);
+    let mut all = ServerSet::empty();
+    for (id, port) in [("s0", 1), ("s1", 2), ("s2", 3)] {
+        let server = builder.server(Server::new(ServerId::new(id), ([10, 0, 0, 1], port).into())).unwrap();
+        if port == 1 {
+            builder.local(server);
+        }
+        all.insert(server);
+    }
+    builder.serve(&Gvr::new("g", "v1", "both"), all).unwrap();
+    builder.exclude("custom", "v1").unwrap();
+    builder.build().unwrap()
+}
+
+/// The extension server of an aggregated API is down: that is the same news at every apiserver.
+#[test]
+fn a_503_of_an_aggregated_api_is_passed_on_and_no_peer_is_asked() {
+    const DOWN: [(&str, &str); 2] = [(":status", "503"), ("retry-after", "1")];
+    for (path, is_passed_on) in [
+        ("/apis/custom/v1/things", true),
+        ("/apis/custom/v1/namespaces/n/things/x", true),
+        ("/apis/custom/v1", true),
+        ("/apis", true),
+        (BOTH, false),
+    ] {
+        for method in ["GET", "HEAD"] {
+            let mut stage = stage();
+            stage.publisher.publish(with_excluded());
+            let client = stage.client(WIDE);
+            stage.ask(client, method, path, true);
+            let wire = stage.to_server(0)[0];
+            let arrived = stage.requests(wire)[0].0;
+            stage.reply(wire, arrived, &DOWN, true);
+            let events = stage.seen(client);
+            let peers = stage.to_server(1).len() + stage.to_server(2).len();
+            assert_eq!((status(&events).is_some(), peers), (is_passed_on, usize::from(!is_passed_on)), "{method} {path}");
+            if is_passed_on {
+                let Event::Head { fields, .. } = &events[0] else { panic!("{events:?}") };
+                assert_eq!((field(fields, ":status"), field(fields, "retry-after")), (Some("503"), Some("1")), "{method} {path}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_peer_stands_in_for_a_custom_resource_while_local_is_down() {
+    let mut stage = stage();
+    stage.publisher.publish(with_excluded());
+    stage.doors[0] = Door::Refuses;
+    let client = stage.client(WIDE);
+    for path in ["/apis/custom/v1/things", "/apis"] {
+        stage.get(client, path);
+        let peers = [stage.to_server(1), stage.to_server(2)].concat();
+        let (wire, arrived) = peers.into_iter().find_map(|wire| Some((wire, stage.requests(wire).first()?.0))).unwrap();
+        stage.reply(wire, arrived, &OK, true);
+        assert_eq!(status(&stage.seen(client)).as_deref(), Some("200"), "{path}");
     }
 }
 
@@ -345,6 +427,23 @@ fn a_peer_that_came_back_gets_its_share_again() {
 }
 
 #[test]
+fn of_two_peers_the_one_with_less_to_do_is_asked() {
+    let mut stage = stage();
+    let client = stage.client(WIDE);
+    stage.get(client, THEIRS);
+    let loaded = if stage.to_server(1).is_empty() { 2 } else { 1 };
+    let idle = 3 - loaded;
+    for nth in 0..50 {
+        stage.get(client, THEIRS);
+        let wires = stage.to_server(idle);
+        let found = wires.into_iter().find_map(|wire| Some((wire, stage.requests(wire).first()?.0)));
+        let (wire, arrived) = found.unwrap_or_else(|| panic!("request {nth} went to the loaded one"));
+        stage.reply(wire, arrived, &OK, true);
+        assert_eq!(status(&stage.seen(client)).as_deref(), Some("200"));
+    }
+}
+
+#[test]
 fn a_server_that_leaves_is_asked_when_nobody_else_can_be() {
     for (leaving, of_mine) in [(true, "200"), (false, "503")] {
         let mut stage = stage();
@@ -371,5 +470,162 @@ fn a_server_that_leaves_is_asked_when_nobody_else_can_be() {
         stage.get(client, "/apis/g/v1/mine");
         answer_all(&mut stage);
         assert_eq!(status(&stage.seen(client)).as_deref(), Some(of_mine));
+    }
+}
+
+/// Local, and peers that serve `theirs`, reached in their ways. The port is the place in [`Stage::doors`].
+fn with_peers(generation: u64, peers: &[(&str, u16, Via)]) -> Snapshot {
+    let mut builder = SnapshotBuilder::new(generation);
+    let at = |id: &str, port: u16| Server::new(ServerId::new(id), ([10, 0, 0, 1], port).into());
+    let local = builder.server(at("s0", 1)).unwrap();
+    builder.local(local);
+    let mut theirs = ServerSet::empty();
+    for &(id, port, via) in peers {
+        theirs.insert(builder.server(Server { via, ..at(id, port) }).unwrap());
+    }
+    builder.serve(&Gvr::new("g", "v1", "theirs"), theirs).unwrap();
+    builder.build().unwrap()
+}
+
+/// The connection to a server that was asked for first.
+fn first_to(stage: &Stage, server: usize) -> usize {
+    stage.wires.iter().position(|wire| wire.server == Some(server)).unwrap()
+}
+
+/// With TLS 1.3 a proxy that does not take our certificate says so when the handshake is over for us.
+#[test]
+fn a_proxy_that_is_lost_before_it_spoke_was_sent_nothing() {
+    let mut stage = stage();
+    stage.doors[1] = Door::Hangs;
+    stage.publisher.publish(with_peers(2, &[("s1", 2, Via::Proxy), ("s2", 3, Via::Apiserver)]));
+    let client = stage.client(WIDE);
+    for _ in 0..20 {
+        stage.ask(client, "POST", THEIRS, true);
+    }
+    let wire = first_to(&stage, 1);
+    stage.wires[wire].is_mute = true;
+    stage.establish(wire);
+    assert!(stage.requests(wire).is_empty(), "it has not spoken");
+    stage.lose(wire);
+    assert_eq!(stage.signs, [Sign::Unreachable(([10, 0, 0, 1], 2).into())]);
+    let (other, mut answered) = (first_to(&stage, 2), 0);
+    for (arrived, _) in stage.requests(other) {
+        stage.reply(other, arrived, &OK, true);
+        answered += usize::from(status(&stage.seen(client)).as_deref() == Some("200"));
+    }
+    assert_eq!((answered, stage.core.in_use().1), (20, 0), "all of them were answered elsewhere");
+    assert_eq!(stage.wires.iter().filter(|wire| wire.server == Some(1)).count(), 1, "it is left alone for a while");
+}
+
+#[test]
+fn the_only_server_behind_a_proxy_that_refuses_us_is_asked_at_its_own_address() {
+    for method in ["GET", "POST"] {
+        let mut stage = stage();
+        stage.doors[1] = Door::Hangs;
+        stage.publisher.publish(with_peers(2, &[("s1", 2, Via::Proxy)]));
+        let client = stage.client(WIDE);
+        stage.ask(client, method, THEIRS, true);
+        let wire = first_to(&stage, 1);
+        stage.wires[wire].is_mute = true;
+        stage.establish(wire);
+        stage.lose(wire);
+        let events = stage.seen(client);
+        let Event::Head { fields, .. } = &events[0] else { panic!() };
+        assert_eq!((field(fields, ":status"), field(fields, "retry-after").is_some()), (Some("503"), true), "nothing was sent");
+        assert_eq!(stage.signs, [Sign::Unreachable(([10, 0, 0, 1], 2).into())]);
+        // What discovery makes of the sign.
+        stage.publisher.publish(with_peers(3, &[("s1", 3, Via::Apiserver)]));
+        stage.ask(client, method, THEIRS, true);
+        let wire = first_to(&stage, 2);
+        let arrived = stage.requests(wire)[0].0;
+        stage.reply(wire, arrived, &OK, true);
+        assert_eq!(status(&stage.seen(client)).as_deref(), Some("200"));
+    }
+}
+
+#[test]
+fn what_a_proxy_could_not_do_is_done_elsewhere() {
+    let mut stage = stage();
+    stage.publisher.publish(with_peers(2, &[("s1", 2, Via::Proxy), ("s2", 3, Via::Apiserver)]));
+    let client = stage.client(WIDE);
+    // A proxy that refuses at once looks as if it had least to do.
+    for _ in 0..20 {
+        stage.ask(client, "POST", THEIRS, true);
+        for wire in stage.to_server(1) {
+            let arrived: Vec<u32> = stage.requests(wire).into_iter().map(|found| found.0).collect();
+            arrived.into_iter().for_each(|stream| stage.reset(wire, stream, 7));
+        }
+        let (wire, stream) = stage.to_server(2).into_iter().find_map(|wire| Some((wire, stage.requests(wire).first()?.0))).unwrap();
+        stage.reply(wire, stream, &OK, true);
+        assert_eq!(status(&stage.seen(client)).as_deref(), Some("200"));
+    }
+}
+
+#[test]
+fn what_cannot_be_done_at_the_peer_port_is_refused_to_a_proxy_and_503_to_others() {
+    let mut stage = stage();
+    stage.doors[0] = Door::Refuses;
+    let peer = stage.peer(WIDE);
+    for path in [BOTH, THEIRS] {
+        stage.ask_for(peer, path, &[("via", "2.0 mvproxy-s1")]);
+        assert_eq!(reset(&stage.seen(peer)), Some(7), "{path}: nothing was done, and another server may do it");
+        stage.ask_for(peer, path, &[]);
+        assert_eq!(status(&stage.seen(peer)).as_deref(), Some("503"), "{path}");
+    }
+    assert_eq!(stage.core.in_use().1, 0);
+}
+
+#[test]
+fn a_proxy_gets_what_waits_when_it_speaks() {
+    let mut stage = stage();
+    stage.doors[1] = Door::Hangs;
+    stage.publisher.publish(with_peers(2, &[("s1", 2, Via::Proxy)]));
+    let client = stage.client(WIDE);
+    stage.get(client, THEIRS);
+    stage.get(client, THEIRS);
+    let wire = first_to(&stage, 1);
+    stage.establish(wire);
+    assert_eq!(stage.requests(wire).len(), 2);
+    assert_eq!(stage.wires.iter().filter(|wire| wire.server == Some(1)).count(), 1, "no second connection was asked for");
+    stage.reply(wire, 1, &OK, true);
+    assert_eq!(status(&stage.seen(client)).as_deref(), Some("200"));
+}
+
+#[test]
+fn a_proxy_that_does_not_speak_in_time_is_unreachable_and_one_that_is_retired_is_not() {
+    let mut stage = stage();
+    stage.doors[1] = Door::Hangs;
+    stage.publisher.publish(with_peers(2, &[("s1", 2, Via::Proxy)]));
+    let client = stage.client(WIDE);
+    stage.get(client, THEIRS);
+    let wire = first_to(&stage, 1);
+    stage.wires[wire].is_mute = true;
+    stage.establish(wire);
+    stage.core.retire_servers(stage.now);
+    stage.run();
+    assert_eq!((stage.signs.len(), stage.seen(client).len()), (0, 0));
+    let limits = stage.core.limits();
+    let limit = limits.connect + limits.server_handshake;
+    stage.pass(limit + Duration::from_millis(200));
+    assert_eq!(stage.signs, [Sign::Unreachable(([10, 0, 0, 1], 2).into())]);
+    assert_eq!(status(&stage.seen(client)).as_deref(), Some("503"));
+}
+
+/// The discovery of another proxy speaks it.
+#[test]
+fn a_request_at_the_peer_port_makes_no_second_hop_in_http1_either() {
+    for (path, refused, asked) in [(THEIRS, true, None), (BOTH, false, Some("10.0.0.1:1"))] {
+        let mut stage = stage();
+        let peer = stage.core.handle_accepted(Port::Peers, None, stage.now).unwrap();
+        stage.core.handle_established(peer, Protocol::Http1, stage.now);
+        stage.core.handle_bytes(peer, format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes(), stage.now);
+        let mut answer = Vec::new();
+        stage.core.drain_output(peer, |bytes| answer.extend_from_slice(bytes));
+        assert_eq!(answer.starts_with(b"HTTP/1.1 503 "), refused, "{path}: {}", String::from_utf8_lossy(&answer));
+        let connected = std::iter::from_fn(|| stage.core.poll_action()).find_map(|action| match action {
+            Action::Connect { address, .. } => Some(address.to_string()),
+            _ => None,
+        });
+        assert_eq!(connected.as_deref(), asked, "{path}");
     }
 }

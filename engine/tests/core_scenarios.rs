@@ -5,6 +5,7 @@ mod sim;
 
 use std::time::Duration;
 
+use engine::core::Meters;
 use engine::{Limits, Rate};
 use sim::end::{Event, MAX_STREAMS};
 use sim::stage::{BOTH, Door, OK, Stage, WATCH, WIDE, asked, body, pattern, reset, stage, status};
@@ -357,4 +358,22 @@ fn nothing_is_said_on_a_stream_that_its_client_reset() {
     stage.send(wire, arrived, &pattern(1_000), true);
     assert!(stage.seen(client).is_empty());
     assert_eq!(stage.core.in_use().1, 0);
+}
+
+#[test]
+fn the_time_that_heads_of_answers_wait_is_counted() {
+    let mut stage = stage();
+    let (client, stream, wire, arrived) = asked(&mut stage, BOTH, 0);
+    stage.reply(wire, arrived, &OK, false);
+    stage.pass(Duration::from_millis(50));
+    stage.send(wire, arrived, b"all of it", true);
+    assert_eq!(body(&stage.seen(client), stream), b"all of it");
+    stage.get(client, BOTH);
+    let arrived = stage.requests(wire)[0].0;
+    stage.reply(wire, arrived, &OK, true);
+    assert_eq!(status(&stage.seen(client)).as_deref(), Some("200"));
+    let mut meters = Meters::default();
+    stage.core.copy_meters(&mut meters);
+    assert_eq!((meters.holds.nanos, meters.holds.buckets), (50_000_000, [1, 0, 0, 0, 0, 1, 0, 0, 0, 0]));
+    assert_eq!((meters.waits.nanos, meters.waits.buckets.iter().sum::<u64>()), (0, 2));
 }

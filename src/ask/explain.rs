@@ -46,7 +46,11 @@ fn render(explanation: &Explanation) -> String {
                 (false, true) => "peer, while local is down",
                 (false, false) => "peer",
             };
-            let ready = if server.ready { "yes" } else { "no" };
+            let ready = match (server.ready, server.leaving) {
+                (true, _) => "yes",
+                (false, true) => "leaving",
+                (false, false) => "no",
+            };
             vec![server.id.clone(), role.to_owned(), ready.to_owned(), address]
         });
         text.push('\n');
@@ -64,8 +68,8 @@ mod tests {
         let json = r#"{"generation":1,"method":"GET","path":"/apis/batch/v1/jobs?watch=1",
             "target":{"kind":"resource","group":"batch","version":"v1","resource":"jobs","longRunning":true},
             "guard":"served-by-peers","verdict":"peer","status":null,"why":"because",
-            "candidates":[{"id":"cp-b","address":"10.0.0.2:6443","via":"proxy","local":false,"ready":true,"gone":false,"version":null,
-            "error":null,"standby":false}]}"#;
+            "candidates":[{"id":"cp-b","address":"10.0.0.2:6443","via":"proxy","local":false,"ready":true,"leaving":false,"asked":true,"gone":false,
+            "version":null,"error":null,"standby":false}]}"#;
         let mut explanation: Explanation = serde_json::from_str(json).unwrap();
         assert_eq!(
             render(&explanation),
@@ -81,6 +85,8 @@ cp-b        peer  yes    10.0.0.2:6443
         );
         explanation.status = Some(503);
         assert!(render(&explanation).contains("verdict  peer: 503\n"));
+        (explanation.candidates[0].server.ready, explanation.candidates[0].server.leaving) = (false, true);
+        assert!(render(&explanation).contains("cp-b        peer  leaving  10.0.0.2:6443\n"));
     }
 
     #[test]

@@ -44,7 +44,12 @@ fn render(routes: &Routes, wide: bool) -> String {
 }
 
 fn row(route: &crate::status::routes::RouteRow, servers: &[ServerRow]) -> Vec<String> {
-    let serves = servers.iter().map(|server| if route.servers.contains(&server.id) { "yes" } else { "-" });
+    let serves = servers.iter().map(|server| match route.servers.contains(&server.id) {
+        true => "yes",
+        false if server.asked => "-",
+        // It never said.
+        false => "?",
+    });
     let mut cells = vec![route.group.clone(), route.version.clone(), route.resource.clone()];
     cells.extend(serves.map(str::to_owned));
     cells
@@ -57,10 +62,11 @@ fn servers(servers: &[ServerRow], shown: &[String], wide: bool) -> String {
     }
     let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
     let rows = servers.iter().zip(shown).map(|(server, id)| {
-        let ready = match (server.ready, server.gone) {
-            (true, _) => "yes",
-            (false, true) => "gone",
-            (false, false) => "no",
+        let ready = match server {
+            ServerRow { ready: true, .. } => "yes",
+            ServerRow { gone: true, .. } => "gone",
+            ServerRow { leaving: true, .. } => "leaving",
+            _ => "no",
         };
         let local = if server.local { "yes" } else { "" };
         let address = server.address.map(|address| address.to_string());
@@ -90,12 +96,14 @@ mod tests {
 
     fn server(id: &str, local: bool, ready: bool) -> ServerRow {
         let (via, version) = (Some("apiserver".to_owned()), Some("v1.36.0".to_owned()));
-        ServerRow { id: id.into(), address: Some(([10, 0, 0, 1], 6443).into()), via, local, ready, gone: false, version, error: None }
+        let address = Some(([10, 0, 0, 1], 6443).into());
+        let (leaving, asked, gone) = (false, true, false);
+        ServerRow { id: id.into(), address, via, local, ready, leaving, asked, gone, version, error: None }
     }
 
     #[test]
     fn a_table_of_resources_and_servers() {
-        let routes = Routes {
+        let mut routes = Routes {
             generation: 3,
             age_seconds: Some(0.25),
             complete: false,
@@ -118,6 +126,11 @@ custom and aggregated, answered by the local server: x.io/v1
 "
         );
         assert!(render(&routes, true).contains("apiserver-aaaaaaaaaaaaaaaa"));
+        routes.servers[0].asked = false;
+        routes.servers[1].leaving = true;
+        let text = render(&routes, false);
+        assert!(text.contains("batch  v1       jobs      ?             yes\n"), "it never said: {text}");
+        assert!(text.contains("cp-b                 leaving  v1.36.0  "), "{text}");
     }
 
     #[test]

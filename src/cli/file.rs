@@ -8,7 +8,7 @@
 //! ```
 //!
 //! What always holds: a key is a flag, in lowerCamelCase or as the flag is spelled, and means what it means; a key that is none is an error;
-//! what the command line says wins. The file becomes arguments, so that the same code judges both.
+//! what the command line says wins, also over a key that cannot be used with it. The file becomes arguments, so that the same code judges both.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -103,7 +103,7 @@ fn read(text: &str, given: &[OsString], serve: &clap::Command) -> Result<Vec<Str
             continue;
         }
         let flag = find(&key, serve)?;
-        if !is_given(flag, given) {
+        if !is_given(flag, given) && !is_excluded(flag, given, serve) {
             added.extend(arguments_of(&key, flag, value)?);
         }
     }
@@ -135,6 +135,13 @@ fn is_given(flag: &Arg, given: &[OsString]) -> bool {
         name.strip_prefix("--").is_some_and(|name| names(flag).any(|own| own == name))
     };
     given.iter().any(|argument| argument.to_str().is_some_and(is_it))
+}
+
+/// Does the command line have a flag that this one cannot be used with? It would be an error, and the command line wins.
+fn is_excluded(flag: &Arg, given: &[OsString], serve: &clap::Command) -> bool {
+    let excludes = |one: &Arg, other: &Arg| serve.get_arg_conflicts_with(one).iter().any(|found| found.get_id() == other.get_id());
+    // clap knows it of one of the two only.
+    serve.get_arguments().any(|other| (excludes(flag, other) || excludes(other, flag)) && is_given(other, given))
 }
 
 fn arguments_of(key: &str, flag: &Arg, value: Value) -> Result<Vec<String>, String> {
@@ -236,6 +243,18 @@ mod tests {
         let added = |given| added(lines, given).unwrap();
         assert_eq!(added("mvproxy serve --secure-port 2 --peer-advertise-address=10.0.0.2 -v"), ["--shards=2"]);
         assert_eq!(added("mvproxy serve --secure-port=2 --shards=1"), ["--peer-advertise-ip=10.0.0.1", "-vv"]);
+    }
+
+    #[test]
+    fn the_command_line_wins_over_what_it_excludes() {
+        for (lines, given, expected) in [
+            ("staticRoutes: r\nshards: 2", "--kubeconfig k", &["--shards=2"][..]),
+            ("kubeconfig: k\nshards: 2", "--static-routes=r", &["--shards=2"]),
+            // Both in the file are one mistake in one place.
+            ("kubeconfig: k\nstaticRoutes: r", "", &["--kubeconfig=k", "--static-routes=r"]),
+        ] {
+            assert_eq!(added(lines, &format!("mvproxy serve {given}")).unwrap(), expected, "{lines} {given}");
+        }
     }
 
     #[test]

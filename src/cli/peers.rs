@@ -26,16 +26,19 @@ pub(crate) struct PeerFlags {
     pub(crate) kubeconfig: Option<PathBuf>,
 
     /// The kube-apiserver behind this proxy, as https://IP:PORT
+    ///
+    /// With --static-routes the file says where it is.
     #[arg(long, value_name = "URL", value_parser = server_url, default_value_t = Url(LOCAL_SERVER), help_heading = DISCOVERY)]
     pub(crate) local_server: Url,
 
     /// The id of the kube-apiserver behind this proxy: the name of its Lease in kube-system
     ///
-    /// By default the one whose label kubernetes.io/hostname is the name of this host.
+    /// By default the one whose label kubernetes.io/hostname is the name of this host; of several, the one whose name is the hash of it. When
+    /// it cannot be told, the error names the candidates.
     #[arg(long, value_name = "ID", value_parser = clap::builder::NonEmptyStringValueParser::new(), help_heading = DISCOVERY)]
     pub(crate) server_id: Option<String>,
 
-    /// An apiserver and where it is reached, whatever the cluster says; may be given more than once
+    /// An apiserver and where it is reached, before what the cluster says; may be given more than once
     #[arg(long, value_name = "ID=IP:PORT", value_parser = endpoint, help_heading = DISCOVERY)]
     pub(crate) peer_endpoint: Vec<Endpoint>,
 

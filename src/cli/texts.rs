@@ -4,8 +4,9 @@ pub(super) const EXIT_CODES: &str = "\
 Exit codes:
     0  ended by SIGTERM or SIGINT, after running requests had finished
     1  the machine does not allow it: a file cannot be read, the port is in use, io_uring is
-       demanded but refused, a shard failed; demo --once: a row of the table is wrong
-    2  what was asked for cannot be meant: flag, value, routing file, certificate, key, CPU list
+       demanded but refused, a shard failed; demo --once: an answer is wrong
+    2  what was asked for cannot be meant: flag, value, routing file, kubeconfig, certificate,
+       key, CPU list; or it cannot be told which server is local
   130  second SIGINT: ended at once
   143  second SIGTERM: ended at once";
 
@@ -21,9 +22,13 @@ Examples:
       --tls-cert-file=/etc/kubernetes/pki/apiserver.crt \\
       --tls-private-key-file=/etc/kubernetes/pki/apiserver.key \\
       --peer-ca-file=/etc/kubernetes/pki/ca.crt \\
-      --static-routes=/etc/kubernetes/mvproxy.yaml
+      --proxy-client-cert-file=/etc/kubernetes/pki/front-proxy-client.crt \\
+      --proxy-client-key-file=/etc/kubernetes/pki/front-proxy-client.key \\
+      --requestheader-client-ca-file=/etc/kubernetes/pki/front-proxy-ca.crt \\
+      --kubeconfig=/etc/kubernetes/mvproxy.conf
 
-  The routing file says who serves what; `local` is the server behind this proxy:
+  Or, with nothing asked of the cluster, --static-routes=FILE instead of the last one. The file
+  says who serves what; `local` is the server behind this proxy:
 
     local: cp-a
     servers:
@@ -54,8 +59,9 @@ Examples:
 
 pub(super) const DEMO_EXAMPLES: &str = "\
 Examples:
-  mvproxy demo            shows the table, then stays up to be tried with curl and kubectl; Ctrl-C ends it
-  mvproxy demo --once     shows the table and ends
+  mvproxy demo            shows requests and an upgrade, then stays up for curl and kubectl
+                          until Ctrl-C
+  mvproxy demo --once     shows them and ends
 ";
 
 pub(super) const ROUTES_EXAMPLES: &str = "\

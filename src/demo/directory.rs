@@ -12,7 +12,11 @@ pub(super) struct Directory(PathBuf);
 impl Directory {
     /// Makes a new one; an existing one, whoever made it, is an error.
     pub(super) fn new() -> Result<Self, Failure> {
-        let path = std::env::temp_dir().join(format!("mvproxy-demo-{}", std::process::id()));
+        Self::named(&format!("mvproxy-demo-{}", std::process::id()))
+    }
+
+    fn named(name: &str) -> Result<Self, Failure> {
+        let path = std::env::temp_dir().join(name);
         let failed = |error| Failure::runtime(format_args!("demo: cannot make {}: {error}; remove it, or set TMPDIR", path.display()));
         DirBuilder::new().mode(0o700).create(&path).map_err(failed)?;
         Ok(Self(path))
@@ -28,6 +32,12 @@ impl Directory {
         let path = self.0.join(name);
         fs::write(&path, text).map_err(|error| Failure::runtime(format_args!("demo: cannot write {}: {error}", path.display())))?;
         Ok(path)
+    }
+
+    /// Tests share a process.
+    #[cfg(test)]
+    pub(super) fn of_test(name: &str) -> Result<Self, Failure> {
+        Self::named(&format!("mvproxy-demo-{name}-{}", std::process::id()))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the demo prints. Pure; no line is longer than 110 columns.
+//! What the demo prints before the upgrade. No line is longer than 110 columns, unless something is wrong.
 
 use super::cluster::Cluster;
 use super::rows::{REPEATS, Row};
@@ -6,15 +6,16 @@ use crate::table::columns;
 
 /// The servers, and what the table below is about.
 pub(super) fn introduction(cluster: &Cluster) -> String {
-    let mut lines = vec![["server", "version", "serves", "mvproxy in front of it"].map(String::from)];
+    let mut lines = vec![["server", "version", "differs", "mvproxy in front of it"].map(String::from)];
     for site in cluster.sites() {
-        let serves: Vec<String> = site.apis().iter().map(|api| api.group_version()).collect();
-        lines.push([site.id().into(), site.version().into(), serves.join(", "), format!("https://{}", site.proxy_address())]);
+        let server = site.server();
+        lines.push([server.id.into(), server.version.into(), server.differs.into(), format!("https://{}", site.proxy_address())]);
     }
     format!(
-        "Two simulated kube-apiservers, an mvproxy in front of each. They differ, as in the middle of an upgrade:\n\n{}\n\
-         A resource that the asked server does not serve is a wrong 404 without mvproxy. With it, the request is\n\
-         forwarded to the server that has it.\n\n",
+        "Three simulated kube-apiservers, an mvproxy in front of each. They differ, as in the middle of an upgrade:\n\n{}\n\
+         No file tells the proxies so: they watch the Leases of the servers and of each other, and ask every server\n\
+         what it serves. A resource that only another server has is a wrong 404 without mvproxy. With it, the request\n\
+         is forwarded to a server that has it.\n\n",
         columns(&lines, 4)
     )
 }
@@ -36,7 +37,7 @@ pub(super) fn results(rows: &[Row]) -> String {
     format!(
         "{text}\n\
          added latency: the median of {REPEATS} requests through mvproxy minus the median of {REPEATS} straight to the server\n\
-         that answered, one at a time and in turns, everything on this machine.\n\n"
+         named beside it, one at a time and in turns, everything on this machine.\n\n"
     )
 }
 

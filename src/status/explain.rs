@@ -4,7 +4,7 @@
 //! whether a connection to a server works at this moment.
 
 use discovery::{ServerSet, Snapshot};
-use engine::request::Target;
+use engine::request::{Scratch, Target};
 use engine::route::{self, Guard, Refusal, Verdict};
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,7 @@ pub(crate) struct Explanation {
     pub(crate) guard: String,
     /// `local`, `peer` or `refuse`.
     pub(crate) verdict: String,
-    /// The status code when nobody is asked, or nobody who may be asked is ready.
+    /// The status code when nobody is asked, or nobody who may be asked is ready or at least answers.
     pub(crate) status: Option<u16>,
     /// Who may answer, in the order of preference.
     pub(crate) candidates: Vec<Candidate>,
@@ -53,7 +53,7 @@ pub(crate) struct Candidate {
 
 /// Explains one request; `servers` are the rows of [`super::routes::servers`].
 pub(super) fn of(snapshot: &Snapshot, servers: &[ServerRow], method: &str, path: &str) -> Explanation {
-    let mut scratch = Vec::new();
+    let mut scratch = Scratch::default();
     let parsed = Target::parse(method.as_bytes(), path.as_bytes(), &mut scratch);
     let mut explanation = Explanation {
         generation: snapshot.generation(),
@@ -85,7 +85,7 @@ pub(super) fn of(snapshot: &Snapshot, servers: &[ServerRow], method: &str, path:
         Verdict::Peer(peers) => rows(peers, false),
         Verdict::Refuse(_) => Vec::new(),
     };
-    let nobody = !explanation.candidates.iter().any(|candidate| candidate.server.ready);
+    let nobody = !explanation.candidates.iter().any(|candidate| candidate.server.ready || candidate.server.leaving);
     explanation.status = nobody.then_some(503);
     explanation.why = why(guard, verdict, &explanation);
     explanation
@@ -103,9 +103,9 @@ fn target_row(target: Option<&Target<'_>>) -> TargetRow {
     let Some(target) = target else { return row };
     row.long_running = target.is_long_running();
     match *target {
-        Target::Resource { group, version, resource, .. } => {
+        Target::Resource { name, .. } => {
             row.kind = "resource".to_owned();
-            (row.group, row.version, row.resource) = (text(group), text(version), text(resource));
+            (row.group, row.version, row.resource) = (text(name.group), text(name.version), text(name.resource));
         }
         Target::Discovery => row.kind = "discovery".to_owned(),
         Target::Own { .. } => row.kind = "own".to_owned(),
@@ -152,8 +152,10 @@ fn why(guard: Guard, verdict: Verdict, explanation: &Explanation) -> String {
         Guard::Unknown => format!("no server serves {resource}, so the local server answers, which will be a 404"),
     };
     let ready: Vec<_> = explanation.candidates.iter().filter(|candidate| candidate.server.ready).collect();
+    let leaving = explanation.candidates.iter().any(|candidate| candidate.server.leaving);
     let outcome = match verdict {
         Verdict::Refuse(Refusal::NotServedHere | Refusal::ServersGone | Refusal::NotYetKnown) => "it is answered 503 with Retry-After",
+        _ if ready.is_empty() && leaving => "none of those who may answer is ready, but one that leaves still answers",
         _ if ready.is_empty() => "none of those who may answer is ready, so it is answered 503 with Retry-After",
         Verdict::Local { .. } if !ready[0].server.local => "local is not ready, so one of the others that are answers",
         _ => return cause,
@@ -214,5 +216,27 @@ servers:
         assert!(version.why.ends_with("none of those who may answer is ready, so it is answered 503 with Retry-After"), "{}", version.why);
         let pods = of(&snapshot, &servers, "GET", "/api/v1/pods");
         assert_eq!((&*pods.guard, &*pods.verdict, pods.status), ("not-all-servers-asked", "refuse", Some(503)));
+    }
+
+    /// The engine asks such a server when nobody else can be asked.
+    #[test]
+    fn who_leaves_still_answers() {
+        for (peer_is_ready, expected) in
+            [(false, "one that leaves still answers"), (true, "local is not ready, so one of the others that are answers")]
+        {
+            let mut builder = discovery::SnapshotBuilder::new(1);
+            let at = |id: &str, port: u16| discovery::Server::new(discovery::ServerId::new(id), ([10, 0, 0, 1], port).into());
+            let local = builder.server(at("cp-a", 1)).unwrap();
+            let peer = builder.server(at("cp-b", 2)).unwrap();
+            builder.local(local);
+            builder.leaving(local);
+            if !peer_is_ready {
+                builder.unready(peer);
+            }
+            let snapshot = builder.build().unwrap();
+            let version = of(&snapshot, &routes::servers(&snapshot, None), "GET", "/version");
+            assert_eq!(version.status, None);
+            assert!(version.why.ends_with(expected), "{}", version.why);
+        }
     }
 }

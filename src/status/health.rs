@@ -39,8 +39,8 @@ pub(super) fn shards(shards: Option<&[ShardView]>) -> Check {
     Check::new("shards", failure)
 }
 
-/// What live discovery has to know before clients may come. `uptime` is that of discovery.
-pub(super) fn discovery(status: &Status, announces: bool, uptime: Duration) -> Vec<Check> {
+/// What live discovery has to know before clients may come. `uptime` is that of discovery; `identified`: was [`is_identified`] ever true?
+pub(super) fn discovery(status: &Status, announces: bool, uptime: Duration, identified: bool) -> Vec<Check> {
     let snapshot = (status.generation == 0).then(|| "nothing was learned yet about who serves what".to_owned());
     let needed = Source::ALL.into_iter().filter(|source| !source.is_optional() && (announces || *source != Source::OwnLease));
     let sources = needed.map(|source| Check::new(format!("discovery-{source}"), source_failure(status, source)));
@@ -53,8 +53,24 @@ pub(super) fn discovery(status: &Status, announces: bool, uptime: Duration) -> V
     };
     let mut checks = vec![Check::new("snapshot", snapshot)];
     checks.extend(sources);
-    checks.extend([Check::new("servers-asked", unasked), Check::new("local-server", local_failure)]);
+    let identity = if identified { None } else { no_identity(status) };
+    checks.extend([Check::new("servers-asked", unasked), Check::new("identity", identity), Check::new("local-server", local_failure)]);
     checks
+}
+
+/// Does a Lease bear the name that the local server is said to have?
+pub(super) fn is_identified(status: &Status) -> bool {
+    status.servers.iter().any(|server| server.view.is_local && server.view.holder.is_some())
+}
+
+/// A wrong --server-id: the local server would be held for a peer, and one that is never asked, because its address is ours.
+fn no_identity(status: &Status) -> Option<String> {
+    let others = status.servers.iter().filter(|server| !server.view.is_local && !server.view.is_gone && server.view.holder.is_some());
+    let others: Vec<&str> = others.map(|server| server.view.id.as_str()).collect();
+    let local = status.servers.iter().find(|server| server.view.is_local).filter(|local| local.view.holder.is_none())?;
+    // Without any Lease the cluster keeps none.
+    let is_wrong = status.was_listed(Source::Leases) && !others.is_empty();
+    is_wrong.then(|| format!("no identity Lease is named {}; there are {}: is --server-id right?", local.view.id, others.join(", ")))
 }
 
 fn source_failure(status: &Status, source: Source) -> Option<String> {
@@ -173,7 +189,7 @@ mod tests {
 
     /// The checks that fail, `name: reason`.
     fn failing(status: &Status, uptime: u64) -> Vec<String> {
-        let checks = discovery(status, true, Duration::from_secs(uptime));
+        let checks = discovery(status, true, Duration::from_secs(uptime), is_identified(status));
         checks.into_iter().filter_map(|check| Some(format!("{}: {}", check.name, check.failure?))).collect()
     }
 
@@ -194,6 +210,23 @@ mod tests {
     }
 
     #[test]
+    fn a_wrong_server_id_is_said_until_its_lease_was_seen() {
+        let mut status = ready();
+        let local = status.servers[0].view.clone();
+        let other = View { id: ServerId::new("apiserver-b"), is_local: false, holder: Some("b".into()), ..local };
+        status.servers.push(ServerStatus { view: other, version: None, error: None });
+        let wrong = "identity: no identity Lease is named cp-a; there are apiserver-b: is --server-id right?";
+        assert_eq!(failing(&status, 60), [wrong]);
+        let unlisted = Status { listed: Vec::new(), ..status.clone() };
+        assert!(!failing(&unlisted, 60).iter().any(|line| line.starts_with("identity")));
+        status.servers[0].view.holder = Some("a".into());
+        assert_eq!(failing(&status, 60), [""; 0]);
+        // A server that ends deletes its Lease.
+        status.servers[0].view.holder = None;
+        assert!(discovery(&status, true, Duration::ZERO, true).iter().all(|check| check.failure.is_none()));
+    }
+
+    #[test]
     fn a_source_counts_until_it_was_listed_once() {
         let states = [SourceState::Waiting, SourceState::Denied("no".into()), SourceState::Failing("oh".into()), SourceState::Absent];
         for state in states {
@@ -207,6 +240,6 @@ mod tests {
         let denied = failing(&status, 60);
         assert!(denied.contains(&"discovery-apiservices: denied: 403: see docs/manifests/rbac.yaml".to_owned()), "{denied:?}");
         // Without a Lease of our own there is nothing to wait for.
-        assert!(!discovery(&status, false, Duration::ZERO).iter().any(|check| check.name == "discovery-own-lease"));
+        assert!(!discovery(&status, false, Duration::ZERO, false).iter().any(|check| check.name == "discovery-own-lease"));
     }
 }

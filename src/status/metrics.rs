@@ -121,27 +121,30 @@ fn put_requests(page: &mut Page, shards: &[ShardView]) {
         "Requests not counted by resource because there were too many kinds of them.",
         |shard| shard.meters.rerouted.dropped() + shard.meters.peer_errors.dropped(),
     );
-    let waits = shards.iter().fold(Waits::default(), |mut sum, shard| {
-        sum.buckets.iter_mut().zip(shard.meters.waits.buckets).for_each(|(sum, count)| *sum += count);
-        sum.nanos += shard.meters.waits.nanos;
-        sum
-    });
-    put_waits(page, &waits);
+    let sum = |of: fn(&ShardView) -> &Waits| {
+        shards.iter().map(of).fold(Waits::default(), |mut sum, waits| {
+            sum.buckets.iter_mut().zip(waits.buckets).for_each(|(sum, count)| *sum += count);
+            sum.nanos += waits.nanos;
+            sum
+        })
+    };
+    let help = "Time between the head of a request and its way to a server: 0 when it left in the wake-up in which it came.";
+    put_waits(page, "mvproxy_request_queue_seconds", help, &sum(|shard| &shard.meters.waits));
+    let help = "Time between the head of an answer and its way to the client: 0 when it left in the wake-up in which it came.";
+    put_waits(page, "mvproxy_response_hold_seconds", help, &sum(|shard| &shard.meters.holds));
 }
 
-fn put_waits(page: &mut Page, waits: &Waits) {
-    let name = "mvproxy_request_queue_seconds";
-    let help = "Time between the head of a request and its way to a server: 0 when it left in the wake-up in which it came.";
+fn put_waits(page: &mut Page, name: &str, help: &str, waits: &Waits) {
     page.head(name, "histogram", help);
     let mut count = 0;
     let ends = WAIT_BOUNDS.iter().map(|bound| bound.as_secs_f64().to_string()).chain(["+Inf".to_owned()]);
     for (end, bucket) in ends.zip(waits.buckets) {
         count += bucket;
-        page.row("mvproxy_request_queue_seconds_bucket", &[("le", end)], count);
+        page.row(&format!("{name}_bucket"), &[("le", end)], count);
     }
     #[expect(clippy::cast_precision_loss, reason = "a sum of seconds needs no more than a float has")]
-    page.row("mvproxy_request_queue_seconds_sum", &[], waits.nanos as f64 / 1e9);
-    page.row("mvproxy_request_queue_seconds_count", &[], count);
+    page.row(&format!("{name}_sum"), &[], waits.nanos as f64 / 1e9);
+    page.row(&format!("{name}_count"), &[], count);
 }
 
 /// What all shards have open to each server.
@@ -217,7 +220,8 @@ mod tests {
     #[test]
     fn buckets_are_cumulative() {
         let mut page = Page::default();
-        put_waits(&mut page, &Waits { buckets: [3, 0, 2, 0, 0, 0, 0, 0, 0, 1], nanos: 7_500_000_000 });
+        let waits = Waits { buckets: [3, 0, 2, 0, 0, 0, 0, 0, 0, 1], nanos: 7_500_000_000 };
+        put_waits(&mut page, "mvproxy_request_queue_seconds", "h.", &waits);
         let rows: Vec<&str> = page.0.lines().filter(|line| !line.starts_with('#')).collect();
         assert_eq!(
             (rows[0], rows[2]),

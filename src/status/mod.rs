@@ -42,6 +42,8 @@ struct Discovery {
     /// Is a Lease of our own kept?
     announces: bool,
     since: Instant,
+    /// Was a Lease of the local server ever seen?
+    identified: AtomicBool,
 }
 
 /// Takes the port and answers there; 0 is none.
@@ -74,7 +76,7 @@ impl Board {
 
     /// Discovery runs.
     pub(crate) fn show_discovery(&self, observer: live::Observer, announces: bool) {
-        self.discovery.set(Discovery { observer, announces, since: Instant::now() }).ok();
+        self.discovery.set(Discovery { observer, announces, since: Instant::now(), identified: AtomicBool::new(false) }).ok();
     }
 
     /// The shards run.
@@ -119,7 +121,9 @@ impl Board {
         let draining = self.is_draining.load(Ordering::Relaxed).then(|| "it is ending".to_owned());
         checks.extend([Check::new("started", started), Check::new("shutdown", draining)]);
         if let (Some(discovery), Some(status)) = (self.discovery.get(), self.status()) {
-            checks.extend(health::discovery(&status, discovery.announces, discovery.since.elapsed()));
+            let now = health::is_identified(&status);
+            let identified = discovery.identified.fetch_or(now, Ordering::Relaxed) || now;
+            checks.extend(health::discovery(&status, discovery.announces, discovery.since.elapsed(), identified));
         }
         checks
     }

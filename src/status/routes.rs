@@ -34,6 +34,10 @@ pub(crate) struct ServerRow {
     pub(crate) via: Option<String>,
     pub(crate) local: bool,
     pub(crate) ready: bool,
+    /// Not ready any more, but it answers: asked when nobody else can be.
+    pub(crate) leaving: bool,
+    /// Did it ever say what it serves?
+    pub(crate) asked: bool,
     /// It left a moment ago.
     pub(crate) gone: bool,
     /// As it said itself.
@@ -93,8 +97,14 @@ pub(super) fn servers(snapshot: &Snapshot, status: Option<&Status>) -> Vec<Serve
         .iter()
         .enumerate()
         .map(|(at, server)| {
-            let is_ready = snapshot.ready().iter().any(|index| index.get() == at);
-            in_table(server, snapshot.local().get() == at, is_ready, named(server.id.as_str()))
+            let is_in = |set: ServerSet| set.iter().any(|index| index.get() == at);
+            let known = named(server.id.as_str());
+            ServerRow {
+                local: snapshot.local().get() == at,
+                ready: is_in(snapshot.ready()),
+                leaving: is_in(snapshot.leaving()),
+                ..in_table(server, known)
+            }
         })
         .collect();
     let beside = known.iter().filter(|server| !snapshot.servers().iter().any(|row| row.id == server.view.id));
@@ -104,6 +114,8 @@ pub(super) fn servers(snapshot: &Snapshot, status: Option<&Status>) -> Vec<Serve
         via: server.view.address.map(|(_, via)| via_name(via).to_owned()),
         local: server.view.is_local,
         ready: false,
+        leaving: false,
+        asked: server.view.fetched.is_some(),
         gone: server.view.is_gone,
         version: server.version.clone(),
         error: server.error.clone(),
@@ -112,13 +124,16 @@ pub(super) fn servers(snapshot: &Snapshot, status: Option<&Status>) -> Vec<Serve
     rows
 }
 
-fn in_table(server: &Server, local: bool, ready: bool, known: Option<&ServerStatus>) -> ServerRow {
+/// What a file says needs no asking.
+fn in_table(server: &Server, known: Option<&ServerStatus>) -> ServerRow {
     ServerRow {
         id: server.id.as_str().to_owned(),
         address: Some(server.address),
         via: Some(via_name(server.via).to_owned()),
-        local,
-        ready,
+        local: false,
+        ready: false,
+        leaving: false,
+        asked: known.is_none_or(|known| known.view.fetched.is_some()),
         gone: false,
         version: known.and_then(|known| known.version.clone()),
         error: known.and_then(|known| known.error.clone()),
@@ -145,7 +160,7 @@ mod tests {
         let b = builder.server(Server::new(ServerId::new("cp-b"), ([10, 0, 0, 2], 6443).into())).unwrap();
         let a = builder.server(Server::new(ServerId::new("cp-z"), ([10, 0, 0, 1], 6443).into())).unwrap();
         builder.local(a);
-        builder.unready(b);
+        builder.leaving(b);
         builder.serve(&Gvr::new("batch", "v1", "jobs"), ServerSet::only(b)).unwrap();
         builder.serve(&Gvr::new("", "v1", "pods"), ServerSet::only(a)).unwrap();
         builder.exclude("example.com", "v1").unwrap();
@@ -160,11 +175,14 @@ mod tests {
             fetched: None,
             gvrs: 3,
         };
-        let status =
-            Status { servers: vec![ServerStatus { view: gone, version: Some("v1.36.0".into()), error: None }], ..Status::default() };
-        let routes = of(&snapshot, Some(&status), Instant::now());
+        let unasked = View { id: ServerId::new("cp-b"), is_gone: false, gvrs: 0, ..gone.clone() };
+        let of = |view, version: Option<&str>| ServerStatus { view, version: version.map(Into::into), error: None };
+        let status = Status { servers: vec![of(gone, Some("v1.36.0")), of(unasked, None)], ..Status::default() };
+        let routes = super::of(&snapshot, Some(&status), Instant::now());
         let servers: Vec<_> = routes.servers.iter().map(|row| (&*row.id, row.local, row.ready, row.gone)).collect();
         assert_eq!(servers, [("cp-z", true, true, false), ("cp-b", false, false, false), ("cp-c", false, false, true)]);
+        let more: Vec<_> = routes.servers.iter().map(|row| (row.leaving, row.asked)).collect();
+        assert_eq!(more, [(false, true), (true, false), (false, false)], "cp-b leaves, and was never asked");
         assert_eq!((routes.servers[1].version.as_deref(), routes.servers[2].version.as_deref()), (None, Some("v1.36.0")));
         let names: Vec<_> = routes.routes.iter().map(|row| (&*row.group, &*row.resource, row.servers.concat())).collect();
         assert_eq!(names, [("", "pods", "cp-z".to_owned()), ("batch", "jobs", "cp-b".to_owned())]);

@@ -1,6 +1,6 @@
 //! Where a server is reached: the sources in order, and those that did not connect behind the others.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::SocketAddr;
 use std::time::Instant;
 
@@ -19,6 +19,13 @@ impl Inventory {
     /// Where requests for a server go: the command line, then its proxy, then what it advertises itself.
     pub(super) fn route_address(&self, id: &ServerId, known: &Known) -> Option<(SocketAddr, Via)> {
         self.pick(&self.candidates(id, known))
+    }
+
+    /// The same when another server has that address: the best that is left, if it is not known not to connect.
+    pub(super) fn spare_address(&self, id: &ServerId, known: &Known, taken: &BTreeSet<SocketAddr>) -> Option<(SocketAddr, Via)> {
+        let mut candidates = self.candidates(id, known);
+        candidates.retain(|(address, _)| !taken.contains(address) && self.reach.get(address).is_none_or(|reach| reach.is_good));
+        self.pick(&candidates)
     }
 
     /// Where a server itself is asked: its own address before the port of its proxy, which takes nobody without a certificate.
@@ -51,13 +58,13 @@ impl Inventory {
     }
 
     /// Addresses of peers that are to be connected to now, to see whether they can be: new ones, and those that rested.
-    pub fn checks(&self, now: Instant) -> Vec<(ServerId, SocketAddr)> {
+    pub fn checks(&self, now: Instant) -> Vec<(ServerId, SocketAddr, Via)> {
         let peers = self.servers.iter().filter(|(id, known)| **id != self.settings.local && known.gone.is_none());
-        let all = peers.flat_map(|(id, known)| self.candidates(id, known).into_iter().map(|(address, _)| (id.clone(), address)));
+        let all = peers.flat_map(|(id, known)| self.candidates(id, known).into_iter().map(|(address, via)| (id.clone(), address, via)));
         let is_due = |address: &SocketAddr| {
             self.reach.get(address).is_none_or(|reach| !reach.is_good && now.saturating_duration_since(reach.at) >= ADDRESS_REST)
         };
-        all.filter(|(_, address)| is_due(address)).collect()
+        all.filter(|(_, address, _)| is_due(address)).collect()
     }
 
     pub(super) fn take_reach(&mut self, address: SocketAddr, is_good: bool, now: Instant) {

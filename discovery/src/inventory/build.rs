@@ -1,97 +1,165 @@
 //! The table of a moment.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Instant;
 
 use super::known::Known;
-use super::{Exclusions, Inventory};
+use super::{Exclusions, Inventory, START};
 use crate::snapshot::{BuildError, Snapshot, SnapshotBuilder};
-use crate::{Gvr, Server, ServerId, ServerSet};
+use crate::table::ENTRIES_MAX;
+use crate::{Gvr, Server, ServerId, ServerIndex, ServerSet, Via};
 
 impl Inventory {
-    /// The table of this moment; `None` while lists are unfinished, or local was neither asked nor found to be down.
-    pub fn snapshot(&self, generation: u64) -> Option<Result<Snapshot, BuildError>> {
+    /// The table of this moment; `None` while lists are unfinished, or local was neither asked nor found to be down, but not for longer than
+    /// [`START`].
+    pub fn snapshot(&self, generation: u64, now: Instant) -> Option<Result<Snapshot, BuildError>> {
         let local = self.servers.get(&self.settings.local);
         let is_clear = local.is_some_and(|local| local.fetched.is_some() || (local.was_probed && local.ready.is_none()));
-        let listed = self.leases_listed && !self.exclusions.contains(&Exclusions::NotListed);
-        (listed && is_clear).then(|| self.build(generation))
+        let listed = self.are_servers_listed() && !self.exclusions.contains(&Exclusions::NotListed);
+        let is_late = self.began.is_some_and(|began| now.saturating_duration_since(began) >= START);
+        ((listed && is_clear) || is_late).then(|| self.build(generation, now))
     }
 
-    /// Local first: no other server can take its address.
-    fn in_order(&self) -> impl Iterator<Item = (&ServerId, &Known)> {
+    /// Did every source that names servers speak? Some are in one of them only.
+    fn are_servers_listed(&self) -> bool {
+        self.leases_listed && self.endpoints_listed
+    }
+
+    /// Local first.
+    fn in_order(&self) -> impl Iterator<Item = (&ServerId, &Known)> + Clone {
         let is_local = |id: &ServerId| *id == self.settings.local;
         let local = self.servers.iter().filter(move |(id, _)| is_local(id));
         local.chain(self.servers.iter().filter(move |(id, _)| !is_local(id)))
     }
 
-    fn build(&self, generation: u64) -> Result<Snapshot, BuildError> {
+    /// Where each server is reached. Of several that name the same address, the one has it that can be used now, else one that said what it
+    /// serves: a Lease that somebody made up takes no address from its server. The others have what they name besides.
+    pub(super) fn places(&self) -> BTreeMap<&ServerId, (SocketAddr, Via)> {
+        let mut there: Vec<_> = self.in_order().filter(|(_, known)| known.gone.is_none()).collect();
+        let is_usable = |known: &Known| known.ready.is_some() && known.fetched.is_some() && !known.is_outdated();
+        there.sort_by_key(|(id, known)| (**id != self.settings.local, !is_usable(known), known.fetched.is_none()));
+        let (mut places, mut taken) = (BTreeMap::new(), BTreeSet::new());
+        there.retain(|(id, known)| {
+            let place = self.route_address(id, known).filter(|place| taken.insert(place.0));
+            place.map(|place| places.insert(*id, place)).is_none()
+        });
+        // After all first choices: nobody loses one to somebody's second.
+        for (id, known) in there {
+            if let Some(place) = self.spare_address(id, known, &taken) {
+                taken.insert(place.0);
+                places.insert(id, place);
+            }
+        }
+        places
+    }
+
+    fn build(&self, generation: u64, now: Instant) -> Result<Snapshot, BuildError> {
         let mut builder = SnapshotBuilder::new(generation);
         let mut sets = vec![ServerSet::empty(); self.names.len()];
-        let mut gone = Vec::new();
-        let mut local_serves = Vec::new();
-        let mut addresses = BTreeSet::new();
+        let (mut gone, mut missing) = (Vec::new(), Vec::new());
+        let places = self.places();
         let may_route_to_peers = self.may_route_to_peers();
         for (id, known) in self.in_order() {
-            let serves = known.serves().unwrap_or_default();
-            let place = self.route_address(id, known).filter(|_| known.gone.is_none());
-            let Some((address, via)) = place.filter(|&(address, _)| addresses.insert(address)) else {
+            let is_local = *id == self.settings.local;
+            if !is_local && !may_route_to_peers {
+                continue;
+            }
+            let Some(&(address, via)) = places.get(id) else {
                 // Without a place to send it to, a request for what it serves is as if the server had left.
-                gone.extend(serves);
+                gone.extend(known.serves().iter().copied().chain(known.missing()));
                 continue;
             };
             let index = builder.server(Server { id: id.clone(), address, via })?;
-            let is_local = *id == self.settings.local;
-            if known.is_leaving {
+            // StorageVersions may lie: who is known by them alone is asked when nobody else can be.
+            let is_hearsay = !is_local && known.fetched.is_none() && known.ready.is_some();
+            if known.is_leaving || is_hearsay {
                 builder.leaving(index);
             } else if known.ready.is_none() || (!is_local && known.is_outdated()) {
                 builder.unready(index);
             }
             if is_local {
                 builder.local(index);
-                local_serves = serves;
-            } else if may_route_to_peers {
-                serves.into_iter().for_each(|gvr| sets[gvr as usize].insert(index));
+            } else {
+                known.serves().iter().for_each(|&gvr| sets[gvr as usize].insert(index));
+                missing.extend(known.missing().map(|gvr| (gvr, index)));
             }
         }
-        self.add_local(&builder, local_serves, &mut sets);
-        if !may_route_to_peers {
-            gone.clear();
+        self.add_local(&builder, &mut sets);
+        for (gvr, index) in missing {
+            add_unless_served(&mut sets[gvr as usize], index, builder.ready());
         }
-        self.fill(&mut builder, &sets, &gone)?;
-        if may_route_to_peers && self.unfetched().next().is_some() {
+        let is_cut = !self.fill(&mut builder, &sets, &gone) || self.servers.values().any(Known::is_cut);
+        let is_untold = self.exclusions.contains(&Exclusions::NotListed);
+        if is_cut || is_untold || (may_route_to_peers && self.leaves_questions(now)) {
             builder.incomplete();
         }
         builder.build()
     }
 
+    /// May a peer serve what nobody is known to serve? If not even local can be asked, its own answer has to do, as in kube-apiserver,
+    /// unless some peers were asked and others were not: then what most servers serve is known, and the rest may be that of the others.
+    fn leaves_questions(&self, now: Instant) -> bool {
+        let mut peers = self.in_order().filter(|(id, known)| **id != self.settings.local && known.gone.is_none());
+        let is_in_question = peers.clone().any(|(_, known)| known.is_in_question(now));
+        if self.is_blind(now) {
+            let is_any_unasked = self.unfetched().any(|id| *id != self.settings.local);
+            return peers.any(|(_, known)| known.fetched.is_some()) && (is_in_question || is_any_unasked);
+        }
+        !self.are_servers_listed() || is_in_question || self.unfetched().next().is_some()
+    }
+
+    /// Is local ready for long, and could not be asked all the same?
+    fn is_blind(&self, now: Instant) -> bool {
+        let local = self.servers.get(&self.settings.local).filter(|local| local.fetched.is_none());
+        local.and_then(|local| local.ready).is_some_and(|since| now.saturating_duration_since(since) >= START)
+    }
+
     /// A local server in doubt serves what no peer serves.
-    fn add_local(&self, builder: &SnapshotBuilder, serves: Vec<u32>, sets: &mut [ServerSet]) {
+    fn add_local(&self, builder: &SnapshotBuilder, sets: &mut [ServerSet]) {
         let in_doubt = self.is_local_in_doubt();
-        let Some(local) = builder.local_index() else { return };
-        for gvr in serves {
+        let Some((index, local)) = builder.local_index().zip(self.servers.get(&self.settings.local)) else { return };
+        for &gvr in local.serves() {
             let set = &mut sets[gvr as usize];
-            if !in_doubt || set.intersect(builder.ready()).is_empty() {
-                set.insert(local);
+            if in_doubt {
+                add_unless_served(set, index, builder.ready());
+            } else {
+                set.insert(index);
             }
         }
     }
 
-    fn fill(&self, builder: &mut SnapshotBuilder, sets: &[ServerSet], gone: &[u32]) -> Result<(), BuildError> {
-        let is_excluded = |gvr: &Gvr| self.excluded.contains_key(&(gvr.group.clone(), gvr.version.clone()));
-        for (gvr, &set) in self.names.iter().zip(sets) {
-            if !set.is_empty() && (self.excluded.is_empty() || !is_excluded(gvr)) {
-                builder.serve(gvr, set)?;
-            }
-        }
-        for &id in gone {
-            if sets[id as usize].is_empty()
-                && let Some(gvr) = self.names.get(id).filter(|gvr| !is_excluded(gvr))
-            {
-                builder.gone(gvr)?;
-            }
+    /// Puts in what fits; was there room for all of it? What local serves comes first, then what must not go to peers.
+    fn fill(&self, builder: &mut SnapshotBuilder, sets: &[ServerSet], gone: &[u32]) -> bool {
+        let is_excluded = |gvr: &Gvr| !self.excluded.is_empty() && self.excluded.contains_key(&(gvr.group.clone(), gvr.version.clone()));
+        let named = |id: u32| self.names.get(id).filter(|gvr| !is_excluded(gvr)).map(|gvr| (gvr, sets[id as usize]));
+        let served = |id: u32| named(id).filter(|(_, set)| !set.is_empty());
+        let mut had_room = true;
+        if sets.len() > ENTRIES_MAX {
+            let local = self.servers.get(&self.settings.local).map(Known::serves).unwrap_or_default();
+            local.iter().filter_map(|&id| served(id)).for_each(|(gvr, set)| had_room &= fits(builder.serve(gvr, set)));
         }
         for (group, version) in self.excluded.keys() {
-            builder.exclude(group, version)?;
+            had_room &= fits(builder.exclude(group, version));
         }
-        Ok(())
+        for (gvr, set) in (0u32..).take(sets.len()).filter_map(served) {
+            had_room &= fits(builder.serve(gvr, set));
+        }
+        for (gvr, _) in gone.iter().filter_map(|&id| named(id)).filter(|(_, set)| set.is_empty()) {
+            had_room &= fits(builder.gone(gvr));
+        }
+        had_room
+    }
+}
+
+/// Was there room? A name that no table can hold is none that a request could have.
+fn fits(added: Result<(), BuildError>) -> bool {
+    added != Err(BuildError::TooManyGvrs)
+}
+
+/// Adds a server that may not serve it to those of a resource, if none of them can be used.
+fn add_unless_served(set: &mut ServerSet, server: ServerIndex, ready: ServerSet) {
+    if set.intersect(ready).is_empty() {
+        set.insert(server);
     }
 }

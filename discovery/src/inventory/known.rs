@@ -4,15 +4,21 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use super::{HYSTERESIS, Inventory, Lease, POLL, Proxy, Readiness};
+use super::{GONE, HYSTERESIS, Inventory, Lease, POLL, Proxy, Readiness};
 use crate::names::Names;
+use crate::table::ENTRIES_MAX;
 use crate::{Gvr, ServerId};
+
+/// Entries of StorageVersions that are kept for servers that nobody else names yet.
+const UNCLAIMED_MAX: usize = 1 << 16;
 
 /// What is known of one server.
 #[derive(Default)]
 pub(super) struct Known {
     /// The last one, also when it was deleted: its address is still this server's.
     pub(super) lease: Option<Lease>,
+    /// When its Lease was first seen, or last changed its holder.
+    pub(super) renewed: Option<Instant>,
     pub(super) proxy: Option<Proxy>,
     pub(super) endpoint: Option<SocketAddr>,
     pub(super) fetched: Option<Fetched>,
@@ -24,6 +30,8 @@ pub(super) struct Known {
     pub(super) was_probed: bool,
     /// When something last said that what it serves may have changed.
     pub(super) changed: Option<Instant>,
+    /// When it first started anew since it last said what it serves.
+    pub(super) restarted: Option<Instant>,
     pub(super) gone: Option<Instant>,
 }
 
@@ -36,16 +44,24 @@ pub(super) struct Fetched {
     pub(super) serves: Vec<u32>,
     /// Was served, and is not in the last good fetch, nor in those since then.
     pub(super) missing: BTreeMap<u32, Instant>,
+    /// There was no number for some of what it serves.
+    is_cut: bool,
 }
 
 impl Known {
-    /// What it serves as far as is known; `None` when nobody said anything.
-    pub(super) fn serves(&self) -> Option<Vec<u32>> {
-        match &self.fetched {
-            Some(fetched) => Some(fetched.serves.iter().chain(fetched.missing.keys()).copied().collect()),
-            None if self.storage.is_empty() => None,
-            None => Some(self.storage.clone()),
-        }
+    /// What it serves as far as is known.
+    pub(super) fn serves(&self) -> &[u32] {
+        self.fetched.as_ref().map_or(&self.storage, |fetched| &fetched.serves)
+    }
+
+    /// What it served a moment ago and did not name since.
+    pub(super) fn missing(&self) -> impl Iterator<Item = u32> {
+        self.fetched.iter().flat_map(|fetched| fetched.missing.keys().copied())
+    }
+
+    /// Does it serve more than could be kept?
+    pub(super) fn is_cut(&self) -> bool {
+        self.gone.is_none() && self.fetched.as_ref().is_some_and(|fetched| fetched.is_cut)
     }
 
     pub(super) fn holder(&self) -> Option<&str> {
@@ -53,7 +69,7 @@ impl Known {
     }
 
     /// Was it fetched since it last started?
-    pub(super) fn is_current(&self) -> bool {
+    fn is_current(&self) -> bool {
         self.fetched.as_ref().is_some_and(|fetched| fetched.holder.as_deref() == self.holder())
     }
 
@@ -65,6 +81,17 @@ impl Known {
         })
     }
 
+    /// May it serve what it did not serve when it was asked? One that started anew and is not ready for long serves nobody anything.
+    pub(super) fn is_in_question(&self, now: Instant) -> bool {
+        let is_starting = self.restarted.is_some_and(|since| now.saturating_duration_since(since) < GONE);
+        self.gone.is_none() && self.fetched.is_some() && (is_starting || (self.ready.is_some() && self.is_outdated()))
+    }
+
+    /// Is its Lease older than the endpoint of a server that is alive can be?
+    pub(super) fn is_old(&self, now: Instant) -> bool {
+        self.renewed.is_some_and(|since| now.saturating_duration_since(since) >= GONE)
+    }
+
     /// Is it to be asked what it serves?
     pub(super) fn is_due(&self, doubted: Option<Instant>, now: Instant) -> bool {
         let Some(ready) = self.ready.filter(|_| self.gone.is_none()) else { return false };
@@ -74,15 +101,44 @@ impl Known {
     }
 
     /// Takes a new Lease; a new holder is a server that has just started, which is not ready yet.
-    pub(super) fn renew(&mut self, lease: Lease) {
-        if self.lease.as_ref().is_some_and(|before| before.holder != lease.holder) || self.gone.is_some() {
+    pub(super) fn renew(&mut self, lease: Lease, now: Instant) {
+        let is_other = self.lease.as_ref().is_some_and(|before| before.holder != lease.holder) || self.gone.is_some();
+        if is_other {
             (self.ready, self.is_leaving) = (None, false);
+            self.restarted.get_or_insert(now);
+        }
+        if is_other || self.renewed.is_none() {
+            self.renewed = Some(now);
         }
         self.gone = None;
         self.lease = Some(lease);
     }
 
-    fn fetched(&mut self, fetch: Fetch, serves: Vec<u32>, is_local: bool, now: Instant) {
+    /// Somebody says again that it is there; it may be another process.
+    pub(super) fn come_back(&mut self, now: Instant) {
+        if self.gone.take().is_some() {
+            self.restarted.get_or_insert(now);
+        }
+    }
+
+    /// Nobody says any more that it is there.
+    pub(super) fn leave(&mut self, now: Instant) {
+        if self.gone.is_none() {
+            self.gone = Some(now);
+            (self.ready, self.is_leaving) = (None, false);
+        }
+    }
+
+    /// StorageVersions say what it serves.
+    fn take_storage(&mut self, storage: Vec<u32>, now: Instant) {
+        if storage != self.storage {
+            self.storage = storage;
+            self.changed = Some(now);
+        }
+    }
+
+    /// It said what it serves.
+    fn on_fetched(&mut self, fetch: Fetch, serves: Vec<u32>, is_local: bool, now: Instant) {
         let mut missing = BTreeMap::new();
         // What a new process does not name it does not serve; local is asked often enough to be believed.
         let is_restarted =
@@ -93,13 +149,18 @@ impl Known {
             let recent = before.missing.iter().filter(|(id, since)| absent(id) && now.saturating_duration_since(**since) < HYSTERESIS);
             missing.extend(recent.map(|(&id, &since)| (id, since)));
         }
-        self.fetched = Some(Fetched { began: fetch.began, at: now, holder: fetch.holder, serves, missing });
+        let began = fetch.began;
+        self.fetched = Some(Fetched { began, at: now, holder: fetch.holder, serves, missing, is_cut: fetch.is_cut });
+        if self.is_current() {
+            self.restarted = self.restarted.filter(|&since| began < since);
+        }
     }
 }
 
 struct Fetch {
     holder: Option<Box<str>>,
     began: Instant,
+    is_cut: bool,
 }
 
 impl Inventory {
@@ -113,12 +174,17 @@ impl Inventory {
     ) {
         let is_local = *server == self.settings.local;
         let Some(known) = self.servers.get_mut(server).filter(|known| known.gone.is_none()) else { return };
-        let ids = match (serves, &known.fetched) {
-            (Some(serves), _) => numbers(&mut self.names, &serves),
-            (None, Some(before)) => before.serves.clone(),
+        let (ids, is_cut) = match (serves, &known.fetched) {
+            (Some(serves), _) => {
+                let ids = numbers(&mut self.names, &serves);
+                // All names have a number now, or there are no more.
+                let is_cut = self.names.is_full() && serves.iter().any(|gvr| self.names.id(gvr).is_none());
+                (ids, is_cut)
+            }
+            (None, Some(before)) => (before.serves.clone(), before.is_cut),
             (None, None) => return,
         };
-        known.fetched(Fetch { holder, began }, ids, is_local, now);
+        known.on_fetched(Fetch { holder, began, is_cut }, ids, is_local, now);
     }
 
     pub(super) fn take_storage_versions(&mut self, entries: Vec<(ServerId, Gvr)>, now: Instant) {
@@ -126,12 +192,26 @@ impl Inventory {
         for (id, gvr) in entries {
             by_server.entry(id).or_default().push(gvr);
         }
-        // Entries of servers that nobody else knows are left over from servers that are gone.
         for (id, known) in &mut self.servers {
-            let storage = by_server.get(id).map(|gvrs| numbers(&mut self.names, gvrs)).unwrap_or_default();
-            if storage != known.storage {
-                known.storage = storage;
-                known.changed = Some(now);
+            let storage = by_server.remove(id).map(|gvrs| numbers(&mut self.names, &gvrs)).unwrap_or_default();
+            known.take_storage(storage, now);
+        }
+        let mut room = UNCLAIMED_MAX;
+        by_server.retain(|_, gvrs| {
+            let fits = gvrs.len() <= room;
+            room -= if fits { gvrs.len() } else { 0 };
+            fits
+        });
+        self.unclaimed = by_server;
+    }
+
+    /// Gives what StorageVersions said to the servers that were not known then.
+    pub(super) fn claim_storage_versions(&mut self, now: Instant) {
+        let known = self.unclaimed.extract_if(.., |id, _| self.servers.contains_key(id));
+        for (id, gvrs) in known.collect::<Vec<_>>() {
+            let storage = numbers(&mut self.names, &gvrs);
+            if let Some(known) = self.servers.get_mut(&id) {
+                known.take_storage(storage, now);
             }
         }
     }
@@ -145,6 +225,13 @@ impl Inventory {
         if known.ready.is_some() && !was_ready {
             self.retry_addresses(server);
         }
+    }
+
+    /// Are there so many names that it is worth the time? Where that many are in use it would find nothing, event after event.
+    pub(super) fn is_compact_due(&self, now: Instant) -> bool {
+        let count = self.names.len();
+        let is_worth = |(at, left): (Instant, usize)| count >= 2 * left || now.saturating_duration_since(at) >= GONE;
+        count > 2 * ENTRIES_MAX && self.compacted.is_none_or(is_worth)
     }
 
     /// Names that nobody uses any more go.

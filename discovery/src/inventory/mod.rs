@@ -1,15 +1,17 @@
 //! What is known of the servers: a fold over what the sources say, with `now` passed in.
 //!
 //! What always holds:
-//! - no snapshot comes from an unfinished list;
+//! - no snapshot comes from an unfinished list; without any for [`START`] local is used for what it serves, as in kube-apiserver;
 //! - a good fetch decides what a server serves; what StorageVersions say counts only until the first one;
-//! - a *peer's* resource disappears only after two good fetches without it, [`HYSTERESIS`] apart, or with a restart; a failed fetch changes
-//!   nothing;
+//! - a *peer's* resource disappears only after two good fetches without it, [`HYSTERESIS`] apart, or with a restart, and nobody is sent there
+//!   meanwhile who can be sent elsewhere; a failed fetch changes nothing;
 //! - a server whose Lease is gone is chosen no more, and what only it served is known as gone for [`GONE`]: nobody takes that for a 404;
 //! - a *local* server in doubt is not preferred where a peer serves the same;
+//! - while a peer that started anew was not asked, nobody is told that what it may serve now is unknown, for [`GONE`] at most;
 //! - a server that a probe did not find ready is not asked what it serves (a starting one leaves half of it out), and a peer that became
 //!   ready is not used before it was asked again (it may be another version now);
-//! - clocks and times of Leases are never looked at.
+//! - clocks and times of Leases are never looked at;
+//! - a Lease that somebody made up takes no place and no address from a server that more speaks for (`join`).
 //!
 //! It opens no socket and reads no clock. Addresses it hands out went through the [`AllowList`], unless they came from the command line.
 //!
@@ -38,6 +40,8 @@ pub const HYSTERESIS: Duration = Duration::from_secs(5);
 pub const GONE: Duration = Duration::from_secs(60);
 /// How long a custom or aggregated group-version stays one after its object was deleted, as in kube-apiserver.
 pub const EXCLUSION_GRACE: Duration = Duration::from_secs(300);
+/// How long lists, and what local says that it serves, are waited for before requests are answered without.
+pub const START: Duration = Duration::from_secs(10);
 /// How often a server is asked what it serves when nothing says that it changed.
 pub const POLL: Duration = Duration::from_secs(10);
 /// How long an address that did not connect is left alone before it is tried again.
@@ -162,6 +166,8 @@ pub struct Ask {
     pub holder: Option<Box<str>>,
     /// Did its probes succeed?
     pub is_ready: bool,
+    /// Is it known what it said that it serves? Only then can it say that nothing changed.
+    pub is_fetched: bool,
 }
 
 /// What is known of one server, for people.
@@ -191,16 +197,26 @@ pub struct Inventory {
     /// `settings.allowed`, and what EndpointSlices add.
     allowed: AllowList,
     names: Names,
+    /// When names that nobody uses last went, and how many were left.
+    compacted: Option<(Instant, usize)>,
     servers: BTreeMap<ServerId, Known>,
+    /// As last listed, also those without a place among the servers.
+    leases: Vec<Lease>,
     proxies: Vec<Proxy>,
     endpoints: Vec<SocketAddr>,
     leases_listed: bool,
+    endpoints_listed: bool,
+    /// What StorageVersions say of servers that nobody else names: left over from one that is gone, or earlier here than its Lease.
+    unclaimed: BTreeMap<ServerId, Vec<Gvr>>,
     /// Custom, aggregated.
     exclusions: [Exclusions; 2],
     /// Group-versions that are never routed to a peer, and since when they no longer should be.
     excluded: BTreeMap<GroupVersion, Option<Instant>>,
     /// When local was last in doubt.
     doubted: Option<Instant>,
+    /// The first moment of all, and the last one.
+    began: Option<Instant>,
+    now: Option<Instant>,
     reach: HashMap<SocketAddr, Reach>,
 }
 
@@ -220,13 +236,19 @@ impl Inventory {
             allowed: settings.allowed.clone(),
             settings,
             names: Names::default(),
+            compacted: None,
             servers,
+            leases: Vec::new(),
             proxies: Vec::new(),
             endpoints: Vec::new(),
             leases_listed: false,
+            endpoints_listed: false,
+            unclaimed: BTreeMap::new(),
             exclusions: [Exclusions::NotListed, Exclusions::NotListed],
             excluded: BTreeMap::new(),
             doubted: None,
+            began: None,
+            now: None,
             reach: HashMap::new(),
         }
     }
@@ -251,6 +273,8 @@ impl Inventory {
 
     /// Forgets what has had its time. Harmless to call at any moment.
     pub fn tick(&mut self, now: Instant) {
+        self.began.get_or_insert(now);
+        self.now = Some(now);
         let before = self.servers.len();
         self.servers.retain(|_, known| known.gone.is_none_or(|since| now.saturating_duration_since(since) < GONE));
         if self.servers.len() < before {
@@ -258,8 +282,9 @@ impl Inventory {
         }
         self.excluded.retain(|_, removed| removed.is_none_or(|since| now.saturating_duration_since(since) < EXCLUSION_GRACE));
         self.forget_reach();
-        if self.names.len() > 2 * crate::table::ENTRIES_MAX {
+        if self.is_compact_due(now) {
             self.compact();
+            self.compacted = Some((now, self.names.len()));
         }
     }
 
@@ -279,7 +304,9 @@ impl Inventory {
 
     fn ask(&self, id: &ServerId, known: &Known) -> Option<Ask> {
         let (address, via) = self.ask_address(id, known)?;
-        Some(Ask { server: id.clone(), address, via, holder: known.holder().map(Into::into), is_ready: known.ready.is_some() })
+        // What was cut off for lack of room is asked for anew, not whether it changed.
+        let (is_ready, is_fetched) = (known.ready.is_some(), known.fetched.is_some() && !known.is_cut());
+        Some(Ask { server: id.clone(), address, via, holder: known.holder().map(Into::into), is_ready, is_fetched })
     }
 
     /// Whom an address belongs to.
@@ -289,7 +316,7 @@ impl Inventory {
     }
 
     /// Is what local serves open to doubt?
-    pub fn is_local_in_doubt(&self) -> bool {
+    fn is_local_in_doubt(&self) -> bool {
         let Some(local) = self.servers.get(&self.settings.local) else { return true };
         let began = local.fetched.as_ref().map(|fetched| fetched.began);
         let is_unsure = local.ready.is_none() || local.fetched.is_none() || local.is_outdated();
@@ -297,18 +324,26 @@ impl Inventory {
     }
 
     /// Servers that never said what they serve. A Lease without any address may be one of those that are known by address only, so of such
-    /// Leases only those count that are more than these.
+    /// Leases only those count that are more than these, the old ones taken first: the new one is the one that nobody asked. None counts
+    /// that is older than [`GONE`]: endpoints come and go with their servers within 15 s, while the Lease of a server that died stays for
+    /// two hours.
     pub fn unfetched(&self) -> impl Iterator<Item = &ServerId> {
         let there = self.servers.iter().filter(|(_, known)| known.gone.is_none());
-        let silent = there.filter(|(_, known)| known.serves().is_none());
-        let mut nameless = self.servers.iter().filter(|(id, known)| join::is_nameless(id) && known.fetched.is_some()).count();
-        silent
-            .filter(move |(id, known)| {
-                let is_covered = nameless > 0 && **id != self.settings.local && !self.has_any_address(id, known);
-                nameless -= usize::from(is_covered);
-                !is_covered
-            })
-            .map(|(id, _)| id)
+        let is_old = |known: &Known| self.now.is_some_and(|now| known.is_old(now));
+        let is_placeless = |id: &ServerId, known: &Known| *id != self.settings.local && !self.has_any_address(id, known);
+        let silent = there.clone().filter(|(_, known)| known.fetched.is_none());
+        let nameless = there.filter(|(id, known)| join::is_nameless(id) && known.fetched.is_some()).count();
+        let old = silent.clone().filter(|(id, known)| is_placeless(id, known) && is_old(known)).count();
+        let mut left = nameless.saturating_sub(old);
+        let mut counts = move |id: &ServerId, known: &Known| {
+            if !is_placeless(id, known) {
+                return true;
+            }
+            let is_covered = !is_old(known) && left > 0;
+            left -= usize::from(is_covered);
+            !is_old(known) && !is_covered
+        };
+        silent.filter(move |(id, known)| counts(id, known)).map(|(id, _)| id)
     }
 
     /// What may be connected to at this moment.
@@ -323,10 +358,11 @@ impl Inventory {
 
     /// All servers, for people.
     pub fn views(&self) -> Vec<View> {
+        let places = self.places();
         let view = |(id, known): (&ServerId, &Known)| View {
             id: id.clone(),
             is_local: *id == self.settings.local,
-            address: self.route_address(id, known),
+            address: places.get(id).copied().or_else(|| self.route_address(id, known)),
             is_ready: known.ready.is_some(),
             is_gone: known.gone.is_some(),
             holder: known.holder().map(Into::into),

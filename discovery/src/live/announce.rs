@@ -8,11 +8,12 @@ use http::{HeaderValue, Method, Request, StatusCode};
 use k8s_openapi::jiff::Timestamp;
 use kube::client::Body;
 use serde::Deserialize;
-use tokio::sync::watch;
+use tokio::sync::watch as signal;
 
+use super::leases_path;
 use super::round::Report;
 use super::status::{Source, SourceState};
-use super::transport::{Place, Reply, SendError, Transport};
+use super::transport::{Limits, Place, Reply, SendError, Transport};
 use super::watch::Post;
 use crate::ServerId;
 use crate::leases::{NAMESPACE, PROXY_ADDRESS_ANNOTATION, PROXY_LABEL, PROXY_PREFIX, PROXY_SERVER_ANNOTATION};
@@ -21,8 +22,8 @@ use crate::leases::{NAMESPACE, PROXY_ADDRESS_ANNOTATION, PROXY_LABEL, PROXY_PREF
 const EVERY: Duration = Duration::from_secs(10);
 /// How soon a failure is made good.
 const EVERY_FAILED: Duration = Duration::from_secs(1);
-/// The longest wait for an answer.
-const TIME_MAX: Duration = Duration::from_secs(3);
+/// A Lease, as the server sends it back.
+const ANSWER: Limits = Limits { bytes: 1 << 20, time: Duration::from_secs(3) };
 /// How long readers may take it for ours; ours do not look at it.
 const LEASE_SECONDS: u64 = 40;
 
@@ -50,7 +51,7 @@ impl OwnLease {
     }
 
     /// Keeps it, and says in `kept` which version of it is ours.
-    pub(super) async fn keep(self, mut post: Post, kept: watch::Sender<Option<String>>) {
+    pub(super) async fn keep(self, mut post: Post, kept: signal::Sender<Option<String>>) {
         let mut last: Option<SourceState> = None;
         loop {
             let place = *post.place.borrow_and_update();
@@ -136,9 +137,9 @@ impl OwnLease {
         let kind = if method == Method::PATCH { "application/apply-patch+yaml" } else { "application/json" };
         let mut request = Request::new(Body::from(body.to_string().into_bytes()));
         *request.method_mut() = method;
-        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{}{query}", self.name);
-        *request.uri_mut() = path.parse().map_err(|_| SendError::Broken(format!("`{path}` is no path")))?;
+        let path = leases_path(&format!("/{}{query}", self.name));
+        *request.uri_mut() = path.parse().map_err(|_| SendError::BadPath(path))?;
         request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-        transport.ask(place, request, 1 << 20, TIME_MAX).await
+        transport.ask(place, request, ANSWER).await
     }
 }

@@ -1,31 +1,34 @@
 //! Asks one server what it serves.
 //!
 //! What always holds: an answer is whole or it is an error; the server itself is asked (`profile=nopeer`), never what it says of others; a
-//! list of group-versions that all servers share only says what to ask about.
+//! list of group-versions that all servers share only says what to ask about; all of it ends within [`TIME_MAX`].
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use http::header::{ACCEPT, ETAG, IF_NONE_MATCH};
-use http::{HeaderValue, Request, StatusCode};
-use kube::client::Body;
+use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::Deserialize;
 
-use super::transport::{Place, Reply, SendError, Transport};
+use super::transport::{Limits, Place, Reply, SendError, Transport};
 use crate::Gvr;
-use crate::documents::{self, DocumentError};
+use crate::documents::{self, DocumentError, Named};
 use crate::inventory::GroupVersion;
 
 /// What is asked for, best first (kubernetes.md §1).
 const ACCEPTED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList;profile=nopeer,\
 application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
 application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
-/// The longest document: 10,000 resources have some 10 MiB.
-const BYTES_MAX: usize = 16 << 20;
-/// The longest wait for one.
-const TIME_MAX: Duration = Duration::from_secs(5);
-/// More resources than any server has; a server that says so lies.
-const GVRS_MAX: usize = 20_000;
+/// One document.
+const DOCUMENT: Limits = Limits { bytes: documents::BYTES_MAX, time: Duration::from_secs(5) };
+/// All documents of a server: one by one they are some hundreds, of some milliseconds each.
+const TIME_MAX: Duration = Duration::from_secs(15);
+/// What `/version` says.
+const VERSION: Limits = Limits { bytes: 64 << 10, time: Duration::from_secs(5) };
+/// The longest version that is shown.
+const VERSION_LEN_MAX: usize = 64;
+/// More resources of its own than any server has; a server that says so lies.
+pub(super) const GVRS_MAX: usize = 20_000;
 /// Group-versions that are asked about one by one.
 const GROUP_VERSIONS_MAX: usize = 2_000;
 
@@ -33,19 +36,33 @@ const GROUP_VERSIONS_MAX: usize = 2_000;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Etags([Option<HeaderValue>; 2]);
 
-impl Etags {
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.iter().all(Option::is_none)
-    }
-}
-
 /// What a server said.
 #[derive(Debug)]
 pub(super) enum Answer {
     /// What it said last time.
     Same,
     /// All of it.
-    Serves(Vec<Gvr>, Etags),
+    Serves(Named, Etags),
+}
+
+/// What is known before a server is asked.
+#[derive(Debug, Default)]
+pub(super) struct Before {
+    /// Those of its last answer.
+    pub(super) etags: Etags,
+    /// What any server serves, for servers that have only the old documents.
+    pub(super) known: BTreeSet<GroupVersion>,
+    /// What other servers answer for: nobody is routed by it, and one of them that is dead or slow must not cost us the rest.
+    pub(super) aggregated: BTreeSet<GroupVersion>,
+    /// What CustomResourceDefinitions make: nobody is routed by it either.
+    pub(super) custom: BTreeSet<GroupVersion>,
+}
+
+impl Before {
+    fn is_excluded(&self, gvr: &Gvr) -> bool {
+        let group_version = (gvr.group.clone(), gvr.version.clone());
+        self.aggregated.contains(&group_version) || self.custom.contains(&group_version)
+    }
 }
 
 /// Why there is no answer.
@@ -55,6 +72,7 @@ pub(super) enum FetchError {
     Status(&'static str, StatusCode),
     Document(DocumentError),
     TooMany,
+    TooSlow,
 }
 
 impl std::fmt::Display for FetchError {
@@ -64,6 +82,7 @@ impl std::fmt::Display for FetchError {
             Self::Status(path, status) => write!(f, "{path} was answered with {status}"),
             Self::Document(error) => write!(f, "{error}"),
             Self::TooMany => write!(f, "more than {GVRS_MAX} resources"),
+            Self::TooSlow => write!(f, "no whole answer in {} s", TIME_MAX.as_secs()),
         }
     }
 }
@@ -80,14 +99,13 @@ impl From<DocumentError> for FetchError {
     }
 }
 
-/// Asks. `etags` are those of the last answer; `known` is what any server serves, for servers that have only the old documents.
-pub(super) async fn fetch(
-    transport: &Transport,
-    place: Place,
-    etags: &Etags,
-    known: &BTreeSet<GroupVersion>,
-) -> Result<Answer, FetchError> {
-    let [api, apis] = &etags.0;
+/// Asks.
+pub(super) async fn fetch(transport: &Transport, place: Place, before: &Before) -> Result<Answer, FetchError> {
+    tokio::time::timeout(TIME_MAX, documents_of(transport, place, before)).await.unwrap_or(Err(FetchError::TooSlow))
+}
+
+async fn documents_of(transport: &Transport, place: Place, before: &Before) -> Result<Answer, FetchError> {
+    let [api, apis] = &before.etags.0;
     let (api, apis) = tokio::try_join!(get(transport, place, "/api", api.as_ref()), get(transport, place, "/apis", apis.as_ref()))?;
     let is_same = |reply: &Reply| reply.status == StatusCode::NOT_MODIFIED;
     if is_same(&api) && is_same(&apis) {
@@ -96,66 +114,73 @@ pub(super) async fn fetch(
     // One document alone says nothing of the resources in the other.
     let api = if is_same(&api) { get(transport, place, "/api", None).await? } else { api };
     let apis = if is_same(&apis) { get(transport, place, "/apis", None).await? } else { apis };
-    let mut gvrs = Vec::new();
+    let mut all = Named::default();
     let mut etags = Etags::default();
     for (nth, (path, reply)) in [("/api", api), ("/apis", apis)].into_iter().enumerate() {
         if reply.status != StatusCode::OK {
             return Err(FetchError::Status(path, reply.status));
         }
         match documents::aggregated(&reply.body) {
-            Ok(found) => {
-                gvrs.extend(found);
+            Ok(named) => {
+                add(&mut all, named);
                 etags.0[nth] = reply.headers.get(ETAG).cloned();
             }
             Err(DocumentError::Kind(kind)) if kind == "APIVersions" || kind == "APIGroupList" => {
-                let named = documents::named_group_versions(&reply.body)?;
-                gvrs.extend(one_by_one(transport, place, named, path == "/api", known).await?);
+                let group_versions = documents::named_group_versions(&reply.body)?;
+                add(&mut all, one_by_one(transport, place, group_versions, path == "/api", before).await?);
             }
             Err(error) => return Err(error.into()),
         }
-        if gvrs.len() > GVRS_MAX {
-            return Err(FetchError::TooMany);
-        }
     }
-    Ok(Answer::Serves(gvrs, etags))
+    // What is left out now may be the server's own when the same document is fetched again.
+    let etags = if limit(&mut all, before)? { Etags::default() } else { etags };
+    Ok(Answer::Serves(all, etags))
 }
 
-/// Asks about every group-version that anybody knows.
-async fn one_by_one(
-    transport: &Transport,
-    place: Place,
-    named: Vec<String>,
-    is_core: bool,
-    known: &BTreeSet<GroupVersion>,
-) -> Result<Vec<Gvr>, FetchError> {
+/// Leaves out what nobody is routed by, if there is too much; was it? An extension apiserver with many resources is in the documents of all
+/// servers, and must not cost us what they serve themselves.
+fn limit(all: &mut Named, before: &Before) -> Result<bool, FetchError> {
+    if all.gvrs.len() <= GVRS_MAX {
+        return Ok(false);
+    }
+    all.gvrs.retain(|gvr| !before.is_excluded(gvr));
+    if all.gvrs.len() > GVRS_MAX { Err(FetchError::TooMany) } else { Ok(true) }
+}
+
+fn add(all: &mut Named, more: Named) {
+    all.gvrs.extend(more.gvrs);
+    all.left_out += more.left_out;
+}
+
+/// Asks about every group-version that anybody knows, and that is the server's own.
+async fn one_by_one(transport: &Transport, place: Place, listed: Vec<String>, is_core: bool, before: &Before) -> Result<Named, FetchError> {
     let joined = |(group, version): &GroupVersion| if group.is_empty() { version.to_string() } else { format!("{group}/{version}") };
-    let known = known.iter().filter(|(group, _)| group.is_empty() == is_core).map(joined);
-    let mut all: BTreeSet<String> = named.into_iter().chain(known).collect();
+    let known = before.known.iter().filter(|(group, _)| group.is_empty() == is_core).map(joined);
+    let mut wanted: BTreeSet<String> = listed.into_iter().chain(known).collect();
     // What is no group-version cannot be part of a path.
-    all.retain(|name| name.contains('/') != is_core && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"./-".contains(&byte)));
-    let mut found = Vec::new();
-    for name in all.iter().take(GROUP_VERSIONS_MAX) {
+    wanted.retain(|name| name.contains('/') != is_core && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"./-".contains(&byte)));
+    for others in before.aggregated.iter().map(joined) {
+        wanted.remove(&others);
+    }
+    let mut all = Named::default();
+    for name in wanted.iter().take(GROUP_VERSIONS_MAX) {
         let path = format!("{}/{name}", if is_core { "/api" } else { "/apis" });
         let reply = get(transport, place, &path, None).await?;
         match reply.status {
-            StatusCode::OK => found.extend(documents::of_group_version(&reply.body)?),
+            StatusCode::OK => add(&mut all, documents::of_group_version(&reply.body)?),
             StatusCode::NOT_FOUND => {}
             status => return Err(FetchError::Status("a group-version", status)),
         }
     }
-    Ok(found)
+    Ok(all)
 }
 
 async fn get(transport: &Transport, place: Place, path: &str, etag: Option<&HeaderValue>) -> Result<Reply, FetchError> {
-    let mut request = Request::new(Body::from(Vec::new()));
-    if let Ok(uri) = path.parse() {
-        *request.uri_mut() = uri;
-    }
-    request.headers_mut().insert(ACCEPT, HeaderValue::from_static(ACCEPTED));
+    let mut headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(ACCEPTED))]);
     if let Some(etag) = etag {
-        request.headers_mut().insert(IF_NONE_MATCH, etag.clone());
+        headers.insert(IF_NONE_MATCH, etag.clone());
     }
-    Ok(transport.ask(place, request, BYTES_MAX, TIME_MAX).await?)
+    Ok(transport.get(place, path, headers, DOCUMENT).await?)
 }
 
 /// The version that a server says it has; for people only.
@@ -165,9 +190,31 @@ pub(super) async fn version(transport: &Transport, place: Place) -> Option<Strin
     struct Version {
         git_version: String,
     }
-    let mut request = Request::new(Body::from(Vec::new()));
-    *request.uri_mut() = "/version".parse().ok()?;
-    let reply = transport.ask(place, request, 64 << 10, TIME_MAX).await.ok()?;
+    let reply = transport.get(place, "/version", HeaderMap::new(), VERSION).await.ok()?;
     let version: Version = serde_json::from_slice(&reply.body).ok()?;
-    Some(version.git_version.chars().take(64).collect())
+    Some(version.git_version.chars().take(VERSION_LEN_MAX).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_is_routed_by_is_not_counted() {
+        let named = |own: usize, others: usize| {
+            let own = (0..own).map(|nth| Gvr::new("batch", "v1", &format!("r{nth}")));
+            let others = (0..others).map(|nth| Gvr::new(["a.org", "c.org"][nth % 2], "v1", &format!("r{nth}")));
+            Named { gvrs: own.chain(others).collect(), left_out: 0 }
+        };
+        let one = |group: &str| BTreeSet::from([(group.into(), "v1".into())]);
+        let before = Before { aggregated: one("a.org"), custom: one("c.org"), ..Before::default() };
+        for (own, others, is_less, kept) in
+            [(1, GVRS_MAX - 1, false, GVRS_MAX), (1, GVRS_MAX, true, 1), (GVRS_MAX, 2, true, GVRS_MAX), (GVRS_MAX, 0, false, GVRS_MAX)]
+        {
+            let mut all = named(own, others);
+            assert_eq!((limit(&mut all, &before).unwrap(), all.gvrs.len()), (is_less, kept), "{own} {others}");
+        }
+        assert!(matches!(limit(&mut named(GVRS_MAX + 1, 1), &before), Err(FetchError::TooMany)));
+        assert!(matches!(limit(&mut named(1, GVRS_MAX), &Before::default()), Err(FetchError::TooMany)));
+    }
 }

@@ -15,16 +15,15 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use http::Request;
 use http::header::ACCEPT;
-use kube::client::Body;
+use http::{HeaderMap, HeaderValue};
+use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch as signal};
 
 use self::round::Kept;
-use self::transport::{Leg, Place, Transport};
-use crate::identity::{self, ChoiceError};
-use crate::inventory::{Inventory, Settings};
-use crate::{AllowList, BuildError, Publisher, Readers, Server, ServerId, Snapshot, SnapshotBuilder};
+use self::transport::{Leg, Limits, Place, Transport};
+use crate::inventory::{Inventory, Lease, Settings};
+use crate::{AllowList, BuildError, Publisher, Readers, Server, ServerId, Snapshot, SnapshotBuilder, identity, leases};
 
 pub use self::announce::Announcement;
 pub use self::credentials::{Credentials, CredentialsError};
@@ -33,6 +32,7 @@ pub use self::status::{ServerStatus, Source, SourceState, Status, SyncErrors};
 mod announce;
 mod credentials;
 mod fetch;
+mod loose;
 mod objects;
 mod probe;
 mod round;
@@ -47,20 +47,44 @@ const HINTS_MAX: usize = 64;
 const RESTART_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 /// Two panics this close may have the same cause, which may be what is known: then all of it is learned anew.
 const PANICS_APART: Duration = Duration::from_secs(60);
-/// What is learned anew is not published before all servers were asked, or this has passed.
-const HOLD: Duration = Duration::from_secs(10);
+/// What is learned anew is not published before it is complete, or this has passed: as long as a server that left is remembered.
+const HOLD: Duration = Duration::from_secs(60);
+/// How soon the local server is asked again who it is.
+const IDENTIFY_PAUSE: Duration = Duration::from_millis(250);
+/// How long the Lease of a server that lists all of them may be missing: it writes its own when it begins to serve.
+const OWN_LEASE_MAX: Duration = Duration::from_secs(5);
+/// The identity Leases: [`IDENTITIES_MAX`] have some 500 KiB.
+const IDENTITIES: Limits = Limits { bytes: 16 << 20, time: Duration::from_secs(5) };
+/// More than a cluster has servers.
+const IDENTITIES_MAX: usize = 500;
+/// Whatever people ask for: the Nodes of a large cluster, say.
+const ANYTHING: Limits = Limits { bytes: 64 << 20, time: Duration::from_secs(30) };
 
 /// How servers are spoken to.
 #[derive(Clone, Debug)]
 pub struct Access {
     /// Who we are.
     pub credentials: Credentials,
+    /// Whom we believe, and what we show.
+    pub certificates: Certificates,
+}
+
+/// What connections are made with. It may be replaced at any time ([`Live::renew`]).
+#[derive(Clone, PartialEq, Eq)]
+pub struct Certificates {
     /// Who signed the local server's certificate, in PEM.
     pub local_ca: Vec<u8>,
     /// Who signed the peers' certificates, in PEM.
     pub peer_ca: Vec<u8>,
     /// The front-proxy certificate and its key, in PEM, for the peer ports of other proxies.
     pub client_pair: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Shows no key.
+impl fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Certificates").field("has_client_pair", &self.client_pair.is_some()).finish_non_exhaustive()
+    }
 }
 
 /// What live discovery needs to know.
@@ -73,7 +97,18 @@ pub struct Config {
     /// What our own Lease says; none is kept without it.
     pub announcement: Option<Announcement>,
     /// Takes a line for people when something changed.
-    pub log: fn(&str),
+    pub log: fn(Severity, &str),
+}
+
+/// How much a line of the log matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// What happened.
+    Info,
+    /// What somebody should look at: a source or a server that cannot be read, certificates that cannot be used.
+    Warning,
+    /// A fault of ours.
+    Error,
 }
 
 /// Why live discovery cannot start.
@@ -113,7 +148,7 @@ pub enum Hint {
     LocalInDoubt,
     /// No connection to this address could be had.
     Unreachable(SocketAddr),
-    /// Lets the thread panic, to see that nothing comes of it.
+    /// Lets the thread panic, to see that nothing comes of it. For tests.
     Panic,
 }
 
@@ -122,6 +157,7 @@ pub struct Live {
     readers: Readers,
     status: Arc<ArcSwap<Status>>,
     hints: Notifier,
+    certificates: signal::Sender<Certificates>,
     stop: signal::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -159,11 +195,12 @@ pub fn start(mut config: Config) -> Result<Live, Error> {
     let readers = publisher.readers();
     let status = Arc::new(ArcSwap::from_pointee(Status::default()));
     let (hints, received) = mpsc::channel(HINTS_MAX);
+    let (certificates, renewed) = signal::channel(config.access.certificates.clone());
     let (stop, stopped) = signal::channel(false);
-    let kept = Kept::new(config, publisher, Arc::clone(&status), received, stopped);
+    let kept = Kept::new(config, publisher, Arc::clone(&status), received, renewed, stopped);
     let thread = std::thread::Builder::new().name("discovery".to_owned()).spawn(move || supervise(kept));
     let thread = thread.map_err(|error| Error(format!("no thread for discovery: {error}")))?;
-    Ok(Live { readers, status, hints: Notifier(hints), stop, thread: Some(thread) })
+    Ok(Live { readers, status, hints: Notifier(hints), certificates, stop, thread: Some(thread) })
 }
 
 impl Live {
@@ -192,6 +229,16 @@ impl Live {
         self.hints.clone()
     }
 
+    /// Makes new connections with these from now on, also after a panic; those in use stay. What cannot be used is said in the log, and
+    /// what was used before stays. Never waits.
+    pub fn renew(&self, certificates: Certificates) {
+        self.certificates.send_if_modified(|current| {
+            let is_new = *current != certificates;
+            *current = certificates;
+            is_new
+        });
+    }
+
     /// Deletes our own Lease and ends the thread. Routing stays as it was.
     pub fn stop(mut self) {
         self.stop.send_replace(true);
@@ -208,6 +255,50 @@ impl Drop for Live {
     }
 }
 
+/// Asks the local server which of the servers it is: the one whose identity Lease names `hostname`. Tries until `time_max` has passed,
+/// because the server may be starting; less long when it answers, and no Lease fits.
+pub fn identify(access: &Access, local_address: SocketAddr, hostname: &str, time_max: Duration) -> Result<ServerId, Error> {
+    let (runtime, transport, place) = alone(access, local_address)?;
+    runtime.block_on(async {
+        let began = Instant::now();
+        let mut listed: Option<Instant> = None;
+        loop {
+            // However many Leases there are: the one that kube-apiserver writes has a name of its own.
+            if let Some(lease) = own_identity(&transport, place, hostname).await {
+                return Ok(lease.id);
+            }
+            let why = match list_identities(&transport, place).await {
+                Ok(leases) => {
+                    // A Lease with another name than ours would have is believed only if ours does not come: anybody may have made it.
+                    let has_waited = listed.get_or_insert_with(Instant::now).elapsed() >= OWN_LEASE_MAX || began.elapsed() >= time_max;
+                    match identity::choose(hostname, &leases) {
+                        Ok(id) if has_waited => return Ok(id),
+                        Ok(id) => format!("the Lease {id} names this host, and is not named by it"),
+                        Err(error) => error.to_string(),
+                    }
+                }
+                Err(why) => {
+                    listed = None;
+                    let hint = "say which is local with --server-id";
+                    format!("the local server at {local_address} did not list the identity Leases: {why}: {hint}")
+                }
+            };
+            if began.elapsed() >= time_max || listed.is_some_and(|since| since.elapsed() >= OWN_LEASE_MAX) {
+                return Err(Error(why));
+            }
+            tokio::time::sleep(IDENTIFY_PAUSE).await;
+        }
+    })
+}
+
+/// Asks a server once, with our credentials and without the allow-list: the status and the body of the answer.
+pub fn get(access: &Access, address: SocketAddr, path: &str) -> Result<(u16, Vec<u8>), Error> {
+    let (runtime, transport, place) = alone(access, address)?;
+    let reply = runtime.block_on(transport.get(place, path, json(), ANYTHING));
+    let reply = reply.map_err(|error| Error(format!("{address}: {error}")))?;
+    Ok((reply.status.as_u16(), reply.body.to_vec()))
+}
+
 fn first_snapshot(settings: &Settings) -> Result<Snapshot, BuildError> {
     let mut builder = SnapshotBuilder::new(0);
     let local = builder.server(Server::new(settings.local.clone(), settings.local_address))?;
@@ -221,18 +312,22 @@ fn first_snapshot(settings: &Settings) -> Result<Snapshot, BuildError> {
 fn supervise(mut kept: Kept) {
     let mut pause = RESTART_PAUSE.0;
     let mut last_panic: Option<Instant> = None;
+    let mut last_error: Option<Error> = None;
     loop {
         let began = Instant::now();
-        let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.map_err(|error| Error(format!("no runtime: {error}")))?.block_on(round::run(&mut kept))
-        }));
+        let outcome = catch_unwind(AssertUnwindSafe(|| runtime()?.block_on(round::run(&mut kept))));
         match outcome {
             Ok(Ok(())) => return,
-            Ok(Err(error)) => (kept.config.log)(&format!("discovery: {error}")),
+            Ok(Err(error)) => {
+                if last_error.as_ref() != Some(&error) {
+                    (kept.config.log)(Severity::Error, &format!("discovery: {error}"));
+                }
+                last_error = Some(error);
+            }
             Err(_) => {
                 kept.count_panic();
-                (kept.config.log)("discovery: the thread panicked and is started again; routing stays as it was");
+                let line = "discovery: the thread panicked and is started again; routing stays as it was";
+                (kept.config.log)(Severity::Error, line);
                 if last_panic.is_some_and(|last| last.elapsed() < PANICS_APART) {
                     kept.inventory = Inventory::new(kept.config.settings.clone());
                     kept.hold_until = Some(Instant::now() + HOLD);
@@ -248,60 +343,46 @@ fn supervise(mut kept: Kept) {
     }
 }
 
-/// Asks the local server which of the servers it is: the one whose identity Lease names `hostname`. Tries until `time_max` has passed, because
-/// the server may be starting.
-pub fn identify(access: &Access, local_address: SocketAddr, hostname: &str, time_max: Duration) -> Result<ServerId, Error> {
+/// For the calling thread.
+fn runtime() -> Result<Runtime, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Error(format!("no runtime: {error}")))?;
-    let place = Place { address: local_address, leg: Leg::Local };
-    runtime.block_on(async {
-        let transport = Transport::new(access, &ServerId::new("unknown"), HashSet::from([local_address]), AllowList::default())?;
-        let began = Instant::now();
-        loop {
-            let why = match list_identities(&transport, place).await {
-                Ok(leases) => match identity::choose(None, hostname, &leases) {
-                    Ok(id) => return Ok(id),
-                    Err(error @ ChoiceError { .. }) if error.matching.len() > 1 => return Err(Error(error.to_string())),
-                    Err(error) => error.to_string(),
-                },
-                Err(why) => format!("the local server at {local_address} did not list the identity Leases: {why}"),
-            };
-            if began.elapsed() >= time_max {
-                return Err(Error(why));
-            }
-            tokio::time::sleep(Duration::from_millis(250)).await;
-        }
-    })
+    runtime.map_err(|error| Error(format!("no runtime: {error}")))
 }
 
-/// Asks a server once, with our credentials and without the allow-list: the status and the body of the answer.
-pub fn get(access: &Access, address: SocketAddr, path: &str) -> Result<(u16, Vec<u8>), Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Error(format!("no runtime: {error}")))?;
-    runtime.block_on(async {
-        let transport = Transport::new(access, &ServerId::new("unknown"), HashSet::from([address]), AllowList::default())?;
-        let request = Request::get(path).header(ACCEPT, "application/json").body(Body::from(Vec::new()));
-        let request = request.map_err(|error| Error(error.to_string()))?;
-        let place = Place { address, leg: Leg::Local };
-        let reply = transport.ask(place, request, 64 << 20, Duration::from_secs(30)).await;
-        let reply = reply.map_err(|error| Error(format!("{address}: {error}")))?;
-        Ok((reply.status.as_u16(), reply.body.to_vec()))
-    })
+/// What one server can be asked with before it is known who it is, without the allow-list.
+fn alone(access: &Access, address: SocketAddr) -> Result<(Runtime, Transport, Place), Error> {
+    let transport = Transport::new(access, &ServerId::new("unknown"), HashSet::from([address]), AllowList::default())?;
+    Ok((runtime()?, transport, Place { address, leg: Leg::Local }))
 }
 
-async fn list_identities(transport: &Transport, place: Place) -> Result<Vec<crate::inventory::Lease>, String> {
+fn json() -> HeaderMap {
+    HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("application/json"))])
+}
+
+/// The Lease that the kube-apiserver of this host keeps, if it is there and names the host.
+async fn own_identity(transport: &Transport, place: Place, hostname: &str) -> Option<Lease> {
+    let path = leases_path(&format!("/{}", leases::name_on(hostname)));
+    let reply = transport.get(place, &path, json(), IDENTITIES).await.ok().filter(|reply| reply.status.is_success())?;
+    let lease: objects::Lease = serde_json::from_slice(&reply.body).ok()?;
+    objects::identity(&lease).filter(|lease| lease.hostname.as_deref() == Some(hostname))
+}
+
+async fn list_identities(transport: &Transport, place: Place) -> Result<Vec<Lease>, String> {
     #[derive(serde::Deserialize)]
     struct List {
         items: Vec<objects::Lease>,
     }
-    let (key, value) = crate::leases::IDENTITY_LABEL;
-    let path =
-        format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases?labelSelector={key}%3D{value}&limit=500", crate::leases::NAMESPACE);
-    let request = Request::get(path).header(ACCEPT, "application/json").body(Body::from(Vec::new())).map_err(|error| error.to_string())?;
-    let reply = transport.ask(place, request, 16 << 20, Duration::from_secs(5)).await.map_err(|error| error.to_string())?;
+    let (key, value) = leases::IDENTITY_LABEL;
+    let path = leases_path(&format!("?labelSelector={key}%3D{value}&limit={IDENTITIES_MAX}"));
+    let reply = transport.get(place, &path, json(), IDENTITIES).await.map_err(|error| error.to_string())?;
     if !reply.status.is_success() {
         return Err(reply.status.to_string());
     }
     let list: List = serde_json::from_slice(&reply.body).map_err(|error| error.to_string())?;
     Ok(list.items.iter().filter_map(objects::identity).collect())
+}
+
+/// The Leases of kube-system, and `rest`: one of them, or a query.
+fn leases_path(rest: &str) -> String {
+    format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases{rest}", leases::NAMESPACE)
 }

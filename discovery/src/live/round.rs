@@ -18,10 +18,10 @@ use super::probe::Outcome;
 use super::status::{ServerStatus, Source, SourceState, Status};
 use super::transport::{Leg, Place, Transport};
 use super::watch::{self, Post};
-use super::work::Work;
-use super::{Config, Error, Hint};
-use crate::inventory::{Ask, Event, Inventory};
-use crate::{Publisher, Reader, ServerId};
+use super::work::{Dials, Work};
+use super::{Certificates, Config, Error, Hint, Severity};
+use crate::inventory::{Ask, Event, Exclusion, GroupVersion, Inventory};
+use crate::{Publisher, Reader, ServerId, Snapshot};
 
 /// Reports that were not taken in yet; whoever has more to say waits.
 const REPORTS_MAX: usize = 256;
@@ -39,12 +39,12 @@ pub(super) enum Report {
     Said(Event),
     Source(Source, SourceState),
     Probed { server: ServerId, place: Place, outcome: Outcome },
-    Fetched(Box<Fetched>),
+    FetchDone(Box<FetchDone>),
     Checked { address: SocketAddr, reaches: bool },
 }
 
 /// What came of a fetch.
-pub(super) struct Fetched {
+pub(super) struct FetchDone {
     pub(super) ask: Ask,
     pub(super) place: Place,
     pub(super) began: Instant,
@@ -64,6 +64,8 @@ pub(super) struct Kept {
     /// The status as it grows.
     pub(super) draft: Status,
     hints: mpsc::Receiver<Hint>,
+    /// Those that came last; in use are those of `config`.
+    renewed: signal::Receiver<Certificates>,
     stopped: signal::Receiver<bool>,
 }
 
@@ -73,11 +75,12 @@ impl Kept {
         publisher: Publisher,
         status: Arc<ArcSwap<Status>>,
         hints: mpsc::Receiver<Hint>,
+        renewed: signal::Receiver<Certificates>,
         stopped: signal::Receiver<bool>,
     ) -> Self {
         let inventory = Inventory::new(config.settings.clone());
         let published = publisher.reader();
-        Self { config, inventory, hold_until: None, publisher, published, status, draft: Status::default(), hints, stopped }
+        Self { config, inventory, hold_until: None, publisher, published, status, draft: Status::default(), hints, renewed, stopped }
     }
 
     pub(super) fn count_panic(&mut self) {
@@ -99,6 +102,12 @@ pub(super) struct Round<'a> {
     watched: signal::Sender<Place>,
     pub(super) fetches: Arc<Semaphore>,
     pub(super) work: HashMap<ServerId, Work>,
+    /// Of servers that left a moment ago: one that comes back is not connected to more often for it.
+    pub(super) parted: HashMap<ServerId, Dials>,
+    /// Group-versions that other servers answer for, as last listed.
+    pub(super) aggregated: BTreeSet<GroupVersion>,
+    /// Group-versions that are made of CustomResourceDefinitions, as last listed.
+    pub(super) custom: BTreeSet<GroupVersion>,
     /// By [`Source`].
     sources: [SourceState; Source::ALL.len()],
     addressless: BTreeSet<ServerId>,
@@ -136,6 +145,7 @@ pub(super) async fn run(kept: &mut Kept) -> Result<(), Error> {
             _ = stop.wait_for(|&stopped| stopped) => break,
             Some(report) = reported.recv() => round.take(report),
             Some(hint) = round.kept.hints.recv() => round.take_hint(hint),
+            Ok(()) = round.kept.renewed.changed() => round.renew(Instant::now()),
             Some(ended) = round.jobs.join_next() => if let Err(error) = ended && error.is_panic() {
                 std::panic::resume_unwind(error.into_panic());
             },
@@ -171,6 +181,9 @@ impl<'a> Round<'a> {
             watched,
             fetches: Arc::new(Semaphore::new(FETCHES_MAX)),
             work: HashMap::new(),
+            parted: HashMap::new(),
+            aggregated: BTreeSet::new(),
+            custom: BTreeSet::new(),
             sources: Source::ALL.map(|_| SourceState::Waiting),
             addressless: BTreeSet::new(),
             dirty: Some(Instant::now()),
@@ -178,13 +191,14 @@ impl<'a> Round<'a> {
             token_read: Instant::now(),
         }
     }
+
     fn take(&mut self, report: Report) {
         let now = Instant::now();
         match report {
             Report::Said(event) => self.tell(event, now),
             Report::Source(source, state) => self.take_state(source, state),
             Report::Probed { server, place, outcome } => self.take_probe(&server, place, &outcome, now),
-            Report::Fetched(fetched) => self.take_fetch(*fetched, now),
+            Report::FetchDone(done) => self.take_fetch(*done, now),
             Report::Checked { address, reaches: true } => self.tell(Event::Reachable(address), now),
             Report::Checked { address, reaches: false } => self.tell(Event::Unreachable(address), now),
         }
@@ -208,6 +222,19 @@ impl<'a> Round<'a> {
         }
     }
 
+    /// Uses the certificates that came last, and asks everybody soon: some may have been out of reach without them.
+    fn renew(&mut self, now: Instant) {
+        let newest = self.kept.renewed.borrow_and_update().clone();
+        match self.transport.renew(&newest) {
+            Ok(()) => {
+                self.kept.config.access.certificates = newest;
+                self.work.values_mut().for_each(|work| work.hasten(now));
+                self.log("new connections use the new certificates");
+            }
+            Err(error) => self.warn(&format!("new certificates cannot be used: {error}: keeping those from before")),
+        }
+    }
+
     fn take_state(&mut self, source: Source, state: SourceState) {
         if source == Source::Leases && matches!(state, SourceState::Denied(_) | SourceState::Failing(_)) {
             self.kept.draft.errors.lease_list += 1;
@@ -223,20 +250,36 @@ impl<'a> Round<'a> {
         let before = std::mem::replace(&mut self.sources[source as usize], state);
         let state = &self.sources[source as usize];
         if std::mem::discriminant(&before) != std::mem::discriminant(state) {
-            self.log(&format!("{source}: {state:?}"));
+            let is_bad = matches!(state, SourceState::Denied(_) | SourceState::Failing(_));
+            self.say(if is_bad { Severity::Warning } else { Severity::Info }, &format!("{source}: {state:?}"));
         }
     }
 
     /// Folds an event in.
     pub(super) fn tell(&mut self, event: Event, now: Instant) {
+        if let Event::Excluded(exclusion, listed) = &event {
+            let excluded = match exclusion {
+                Exclusion::Aggregated => &mut self.aggregated,
+                Exclusion::Custom => &mut self.custom,
+            };
+            *excluded = listed.iter().cloned().collect();
+        }
         self.kept.inventory.apply(event, now);
         self.dirty.get_or_insert(now);
     }
 
-    /// One line, whatever a server put into it.
     pub(super) fn log(&self, line: &str) {
+        self.say(Severity::Info, line);
+    }
+
+    pub(super) fn warn(&self, line: &str) {
+        self.say(Severity::Warning, line);
+    }
+
+    /// One line, whatever a server put into it.
+    fn say(&self, severity: Severity, line: &str) {
         let line: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        (self.kept.config.log)(&format!("discovery: {line}"));
+        (self.kept.config.log)(severity, &format!("discovery: {line}"));
     }
 
     /// One round.
@@ -280,7 +323,9 @@ impl<'a> Round<'a> {
     fn choose_watched(&mut self) {
         let asks = self.kept.inventory.probes();
         let is_local = |ask: &&Ask| ask.server == self.kept.config.settings.local;
-        let ready: Vec<Place> = asks.iter().filter(|ask| ask.is_ready).map(|ask| self.place(ask)).collect();
+        // Who refuses our credentials may serve others, but tells us nothing.
+        let is_silent = |ask: &&Ask| self.work.get(&ask.server).is_some_and(Work::is_silent);
+        let ready: Vec<Place> = asks.iter().filter(|ask| ask.is_ready && !is_silent(ask)).map(|ask| self.place(ask)).collect();
         let local = asks.iter().find(is_local).map(|ask| self.place(ask));
         let current = *self.watched.borrow();
         let best = local.filter(|local| ready.contains(local)).or_else(|| ready.contains(&current).then_some(current));
@@ -300,11 +345,15 @@ impl<'a> Round<'a> {
     fn publish(&mut self, now: Instant) {
         (self.dirty, self.attempted) = (None, now);
         let kept = &mut *self.kept;
-        let is_held = kept.hold_until.is_some_and(|until| now < until) && kept.inventory.unfetched().next().is_some();
-        let Some(built) = kept.inventory.snapshot(kept.draft.generation + 1).filter(|_| !is_held) else { return };
+        let Some(built) = kept.inventory.snapshot(kept.draft.generation + 1, now) else { return };
+        let is_complete = built.as_ref().is_ok_and(Snapshot::is_complete);
+        let is_anything_published = kept.draft.generation > 0;
+        if kept.hold_until.is_some_and(|until| now < until) && is_anything_published && !is_complete {
+            return;
+        }
         kept.hold_until = None;
         match built {
-            Err(error) => self.log(&format!("no snapshot: {error}")),
+            Err(error) => self.warn(&format!("no snapshot: {error}")),
             Ok(next) => {
                 if !next.routes_like(kept.published.current()) {
                     kept.draft.generation = next.generation();

@@ -1,7 +1,8 @@
 //! Lists and watches of the API objects that say who is there: one task per kind, which speaks in whole lists.
 //!
 //! What always holds: nothing is said before a list is complete; a list that fails says nothing, so what was said before stays; what did
-//! not change is not said again (Leases are renewed all the time).
+//! not change is not said again (Leases are renewed all the time); after a failure that was reported comes a new list, which says that all
+//! is well again (a watch that goes on says nothing until an object changes).
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -11,7 +12,7 @@ use futures::StreamExt;
 use kube::api::Api;
 use kube::runtime::watcher;
 use serde::de::DeserializeOwned;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, watch as signal};
 
 use super::objects::{self, APIService, CustomResourceDefinition, EndpointSlice, Lease, StorageVersion};
 use super::round::Report;
@@ -26,6 +27,10 @@ const PAGE: u32 = 100;
 const WATCH_SECONDS: u32 = 240;
 /// The first and the longest pause after a failure.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+/// Failures that are further apart have nothing to do with each other. Longer than the longest pause.
+const FAILURES_APART: Duration = Duration::from_secs(10);
+/// The longest text of an error that is kept.
+const ERROR_LEN_MAX: usize = 300;
 /// How often an API that is not there is looked for.
 const ABSENT_PAUSE: Duration = Duration::from_secs(10);
 /// A restarting server denies everything for some 0.2 s; only what stays denied is.
@@ -36,7 +41,7 @@ const DENIED_FOR: Duration = Duration::from_secs(2);
 pub(super) struct Post {
     pub(super) transport: Transport,
     /// The server that is watched.
-    pub(super) place: watch::Receiver<Place>,
+    pub(super) place: signal::Receiver<Place>,
     pub(super) reports: mpsc::Sender<Report>,
 }
 
@@ -100,7 +105,7 @@ pub(super) fn all(post: &Post) -> Vec<futures::future::BoxFuture<'static, ()>> {
         api: Api::all,
         selector: None,
         read: objects::storage,
-        say: |listed| Event::StorageVersions(listed.concat()),
+        say: |listed| Event::StorageVersions(objects::storages(listed)),
         denied: None,
     };
     vec![
@@ -162,8 +167,12 @@ where
 {
     let mut store = Store::new();
     let mut failures = Failures::default();
+    let mut watched = None;
     loop {
         let place = *post.place.borrow_and_update();
+        if watched.replace(place) != Some(place) {
+            failures.count = 0;
+        }
         let config = watcher::Config { label_selector: kind.selector.clone(), ..watcher::Config::default() };
         let config = config.page_size(PAGE).timeout(WATCH_SECONDS);
         let mut events = std::pin::pin!(watcher::watcher((kind.api)(post.transport.kube(place)), config));
@@ -175,7 +184,7 @@ where
                 },
                 item = events.next() => item,
             };
-            let pause = match item {
+            let (pause, goes_on) = match item {
                 None => break,
                 Some(Ok(event)) => {
                     let said = store.take(event, kind.read);
@@ -190,7 +199,9 @@ where
                 Some(Err(error)) => failures.take(&kind, &error, &post).await,
             };
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(pause) => if !goes_on {
+                    break;
+                },
                 changed = post.place.changed() => match changed {
                     Ok(()) => break,
                     Err(_) => return,
@@ -210,31 +221,38 @@ impl Post {
 /// Failures in a row.
 #[derive(Default)]
 struct Failures {
+    /// Since the last pause of [`FAILURES_APART`]: lists that succeed do not end the row, or a watch that always fails would be listed anew
+    /// without a pause.
     count: u32,
-    was_synced: bool,
+    last: Option<Instant>,
+    is_synced: bool,
     denied: Option<Instant>,
 }
 
 impl Failures {
     /// All is well; was it not before?
     fn end(&mut self) -> bool {
-        let is_news = !self.was_synced || self.count > 0;
-        *self = Self { was_synced: true, ..Self::default() };
-        is_news
+        self.denied = None;
+        !std::mem::replace(&mut self.is_synced, true)
     }
 
-    /// How long to wait.
-    async fn take<K, T>(&mut self, kind: &Kind<K, T>, error: &watcher::Error, post: &Post) -> Duration {
+    /// How long to wait, and whether the watch goes on then.
+    async fn take<K, T>(&mut self, kind: &Kind<K, T>, error: &watcher::Error, post: &Post) -> (Duration, bool) {
         let state = state_of(error);
         let is_denied = matches!(state, SourceState::Denied(_));
         let is_absent = state == SourceState::Absent;
         self.denied = if is_denied { self.denied.or_else(|| Some(Instant::now())) } else { None };
-        // A watch that is too old is made anew at once, and is no failure.
+        // A watch that is too old is made anew soon, and is no failure.
         if state == SourceState::Synced {
-            return Duration::ZERO;
+            return (PAUSE.0, false);
+        }
+        if self.last.replace(Instant::now()).is_none_or(|last| last.elapsed() >= FAILURES_APART) {
+            self.count = 0;
         }
         // Every watch breaks off once in a while, and goes on.
-        if self.count > 0 || !matches!(error, watcher::Error::WatchFailed(_)) {
+        let goes_on = self.count == 0 && is_break(error);
+        if !goes_on {
+            self.is_synced = false;
             post.report(Report::Source(kind.source, state)).await;
         }
         if let (Some(since), Some(event)) = (self.denied, &kind.denied)
@@ -243,8 +261,13 @@ impl Failures {
             post.report(Report::Said(event.clone())).await;
         }
         self.count = (self.count + 1).min(16);
-        if is_absent { ABSENT_PAUSE } else { (PAUSE.0 * 2u32.pow(self.count - 1)).min(PAUSE.1) }
+        (if is_absent { ABSENT_PAUSE } else { (PAUSE.0 * 2u32.pow(self.count - 1)).min(PAUSE.1) }, goes_on)
     }
+}
+
+/// Did a watch break off, with nothing lost? What an event that cannot be read said is lost: only a list tells it.
+fn is_break(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::WatchFailed(cause) if !matches!(cause, kube::Error::SerdeError(_)))
 }
 
 fn state_of(error: &watcher::Error) -> SourceState {
@@ -255,11 +278,24 @@ fn state_of(error: &watcher::Error) -> SourceState {
         watcher::Error::WatchError(status) => status.code,
         _ => 0,
     };
-    let text = || with_causes(error).chars().take(300).collect::<String>();
+    let text = || with_causes(error).chars().take(ERROR_LEN_MAX).collect::<String>();
     match code {
         401 | 403 => SourceState::Denied(text()),
         404 => SourceState::Absent,
         410 => SourceState::Synced,
         _ => SourceState::Failing(text()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_an_event_that_cannot_be_read_all_is_listed_anew() {
+        let unreadable = serde_json::from_str::<Lease>("[").unwrap_err();
+        assert!(!is_break(&watcher::Error::WatchFailed(kube::Error::SerdeError(unreadable))));
+        let broken = std::io::ErrorKind::ConnectionReset.into();
+        assert!(is_break(&watcher::Error::WatchFailed(kube::Error::ReadEvents(broken))));
     }
 }

@@ -17,7 +17,7 @@ use crate::http2::hpack::{Decoded, HeaderBlock, Token};
 use crate::http2::message::{self, RequestFacts};
 use crate::request::Target;
 use crate::respond::Failure;
-use crate::route::{self, Verdict};
+use crate::route::{self, Guard, Verdict};
 
 /// Header blocks kept for reuse, and the most memory one of them may hold.
 const SPARE_HEADS: usize = 256;
@@ -29,6 +29,7 @@ struct Plan {
     others: SlotSet,
     lane: Lane,
     may_repeat: bool,
+    is_503_final: bool,
     /// By another proxy.
     was_decided: bool,
 }
@@ -80,6 +81,8 @@ impl Core {
         let initial_window = self.conns.get(key).map_or(0, Conn::first_window);
         let mut exchange = Exchange::new(head, plan.as_ref().map_or(Lane::Short, |plan| plan.lane), self.now);
         exchange.is_head = facts.is_some_and(|facts| facts.is_head);
+        let from_proxy = self.conns.get(key).is_some_and(|conn| conn.is_peer && conn.http1.is_none());
+        exchange.is_hop = from_proxy && facts.is_some_and(|facts| facts.is_hop);
         let down = exchange.leg(Side::Down);
         down.conn = Some(key);
         down.stream = stream;
@@ -93,6 +96,7 @@ impl Core {
             exchange.is_for_peers = !plan.prefers_local;
             exchange.others = plan.others;
             exchange.may_repeat = plan.may_repeat && end;
+            exchange.is_503_final = plan.is_503_final;
             exchange.was_decided = plan.was_decided;
             if !end {
                 exchange.leg(Side::Up).holding.keep();
@@ -130,11 +134,15 @@ impl Core {
         let lane = if target.is_long_running() { Lane::Long } else { Lane::Short };
         let was_decided = facts.is_hop || self.conns.get(key).is_some_and(|conn| conn.is_peer);
         let may_repeat = (facts.is_get || facts.is_head) && lane == Lane::Short;
-        match route::decide(&self.snapshot, &target, was_decided) {
-            Verdict::Local { fallback } => Ok(Plan { prefers_local: true, others: self.slots_of(fallback), lane, may_repeat, was_decided }),
-            Verdict::Peer(peers) => Ok(Plan { prefers_local: false, others: self.slots_of(peers), lane, may_repeat, was_decided }),
-            Verdict::Refuse(refusal) => Err(refusal.into()),
-        }
+        let (guard, verdict) = route::explain(&self.snapshot, &target, was_decided);
+        let (prefers_local, others) = match verdict {
+            Verdict::Local { fallback } => (true, fallback),
+            Verdict::Peer(peers) => (false, peers),
+            Verdict::Refuse(refusal) => return Err(refusal.into()),
+        };
+        // It may be that of an aggregated API's extension server, which is down for every apiserver alike.
+        let is_503_final = matches!(guard, Guard::Excluded | Guard::DiscoveryPath);
+        Ok(Plan { prefers_local, others: self.slots_of(others), lane, may_repeat, is_503_final, was_decided })
     }
 
     /// A second header block on a stream ends it (RFC 9113 §8.1).

@@ -48,7 +48,7 @@ impl Core {
 
     fn on_response(&mut self, exchange: ExchangeKey, head: HeaderBlock, status: u16, length: u64, end: bool) {
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
-        let is_wanted = entry.may_repeat && !entry.others.is_empty() && !entry.leg(Side::Down).closed;
+        let is_wanted = entry.may_repeat && !entry.is_503_final && !entry.others.is_empty() && !entry.leg(Side::Down).closed;
         if status == 503 && is_wanted && head.first(Token::RETRY_AFTER).is_some() && (end || self.may_reset_server(exchange)) {
             // It is going down or not up yet, and says that nothing was done.
             self.give_head(head);
@@ -65,6 +65,7 @@ impl Core {
             return;
         }
         up.recv_end = end;
+        entry.moved = self.now;
         if entry.may_repeat && !end {
             // A server that dies between the head of its answer and the rest leaves nothing that a client could use: with the head still
             // here, another one can be asked.
@@ -92,6 +93,7 @@ impl Core {
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
         entry.leg(Side::Up).holding.stop_keeping(&mut self.blocks);
         entry.phase = Phase::Answering;
+        self.meters.count_hold(self.now.saturating_duration_since(entry.moved));
         if entry.server != self.local {
             let status = message::status_of(&head).unwrap_or(0);
             self.meters.count_rerouted(status, &entry.request, &mut self.path_scratch, &self.snapshot);
@@ -138,12 +140,17 @@ impl Core {
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
         self.meters.count_failure(failure, entry, &mut self.path_scratch, &self.snapshot);
         entry.phase = Phase::Answering;
-        let is_head = entry.is_head;
+        let (is_head, is_hop) = (entry.is_head, entry.is_hop);
         let request = std::mem::take(&mut entry.request);
         let up = entry.leg(Side::Up);
         up.holding.clear(&mut self.blocks);
         (up.recv_end, up.send_end, up.closed) = (true, true, true);
         self.give_head(request);
+        if is_hop && failure.is_for_another() {
+            // The proxy that sent it may have another server to ask, and this tells it that nothing was done (RFC 9113 §8.7).
+            self.reset_leg(exchange, Side::Down, Reason::REFUSED_STREAM);
+            return self.settle(exchange);
+        }
         let mut head = self.spare_heads.pop().unwrap_or_default();
         answer.put_fields(&mut head);
         self.pass_head(exchange, &head, is_head);

@@ -33,9 +33,12 @@ pub(crate) const NO_WINDOW: i64 = i64::MAX / 4;
 ///  Connecting --established--> Open --GOAWAY sent or received--> Draining --no stream left--> Closing
 ///       \________________________\______________ error, end of file ________________________/
 /// ```
+///
+/// To the peer port of a proxy, established is behind the first SETTINGS: with TLS 1.3 a server that does not take our certificate says so
+/// when the handshake is over for us, and what was sent before that would be in doubt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
-    /// TCP or TLS is not done.
+    /// TCP or TLS is not done, or the proxy at the other end has not spoken yet.
     Connecting,
     /// Streams may be opened.
     Open,
@@ -73,6 +76,8 @@ pub struct Conn {
     pub(crate) peer: PeerSettings,
     /// Did the first SETTINGS come?
     pub(crate) settled: bool,
+    /// TLS is done, and the connection opens with the first SETTINGS: `state == Connecting`.
+    pub(crate) awaits_settings: bool,
     /// `send_window <= MAX_WINDOW`; what the other side lets us send in all.
     pub(crate) send_window: i64,
     /// What the other side may still send, and what it sent since we last told it to go on:
@@ -138,6 +143,7 @@ impl Conn {
             abandoned: 0,
             peer: PeerSettings::BEFORE_FIRST,
             settled: false,
+            awaits_settings: false,
             send_window: i64::from(DEFAULT_WINDOW),
             recv_window: i64::from(limits.connection_window),
             recv_taken: 0,
@@ -170,6 +176,12 @@ impl Conn {
             Role::Downstream => Side::Down,
             Role::Upstream { .. } => Side::Up,
         }
+    }
+
+    /// Streams may be opened from now on.
+    pub(crate) fn open(&mut self, now: Instant) {
+        self.state = State::Open;
+        (self.since, self.last_received, self.idle_since) = (now, now, now);
     }
 
     /// What we say first (RFC 9113 §3.4): the preface as a client, our SETTINGS, and the wider connection window.

@@ -142,7 +142,7 @@ impl Core {
         })
     }
 
-    /// Local first; else the less loaded of two random healthy others; else one that is due to be tried again.
+    /// Local first; else the less loaded of two healthy others drawn at random; else one that is due to be tried again.
     fn choose_ready(&mut self, prefers_local: bool, others: SlotSet) -> Option<ServerSlot> {
         if prefers_local {
             let now = self.now;
@@ -188,9 +188,16 @@ impl Core {
             // Beside the traffic, as for local: one that came back gets its share again.
             self.connect(slot, Lane::Short);
         }
-        let (first, second) = (self.random_of(healthy), self.random_of(healthy));
+        let first = self.random_of(healthy);
+        healthy.remove(first);
+        let second = self.random_of(healthy);
         let load = |slot: ServerSlot| self.servers.get(usize::from(slot.0)).map_or(usize::MAX, |server| server.active);
         Some(if load(second) < load(first) { second } else { first })
+    }
+
+    fn has_healthy(&self, others: SlotSet) -> bool {
+        let servers = others.iter().filter_map(|slot| self.servers.get(usize::from(slot.0)));
+        servers.into_iter().any(|server| server.is_ready && !server.left && !server.is_down())
     }
 
     /// A random member of a set that is not empty.
@@ -239,6 +246,20 @@ impl Core {
         let conn = self.conns.insert(Conn::new(Role::Upstream { server: slot, lane }, &self.limits, self.now));
         server.lane(lane).connecting = Some(conn);
         self.actions.push_back(Action::Connect { conn, address: server.address, destination });
+    }
+
+    /// Is the other end the peer port of a proxy?
+    pub(super) fn is_proxy(&self, role: Role) -> bool {
+        let Role::Upstream { server, .. } = role else { return false };
+        self.servers.get(usize::from(server.0)).is_some_and(|server| server.via == Via::Proxy)
+    }
+
+    /// TLS to a proxy is done for us. It may still refuse us, so requests wait until it speaks.
+    pub(super) fn await_settings(&mut self, key: ConnKey) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        conn.awaits_settings = true;
+        conn.greet(&self.limits, &mut self.buffers);
+        self.mark_dirty(key);
     }
 
     pub(super) fn on_server_connected(&mut self, key: ConnKey, slot: ServerSlot, lane: Lane) {
@@ -346,7 +367,8 @@ impl Core {
             return;
         }
         let server = entry.server;
-        let left = self.servers.get(usize::from(server.0)).is_none_or(|server| server.left);
+        let asked = self.servers.get(usize::from(server.0));
+        let (left, is_proxy) = asked.map_or((true, false), |server| (server.left, server.via == Via::Proxy));
         let moved = self.moved(server);
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
         entry.refused_by = entry.leg(Side::Up).conn;
@@ -355,16 +377,22 @@ impl Core {
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
         let holding = &entry.leg(Side::Up).holding;
         let replayable = holding.is_keeping() || holding.kept() == 0;
+        if !replayable && is_proxy {
+            return self.answer_failure(exchange, Failure::NoServer);
+        }
         if !replayable {
             // The client may send it again itself: that is what the code says (RFC 9113 §8.7).
             self.reset_leg(exchange, Side::Down, Reason::REFUSED_STREAM);
             self.settle(exchange);
             return;
         }
-        // The same server may take it on another connection.
+        let others = entry.others;
+        // The same server may take it on another connection. One behind a proxy that could not reach it is asked when nobody else can be.
+        let is_spared = is_proxy && self.has_healthy(others);
+        let Some(entry) = self.exchanges.get_mut(exchange) else { return };
         if server == local {
             entry.prefers_local = true;
-        } else if let Some(server) = if left { moved } else { Some(server) } {
+        } else if let Some(server) = if left { moved } else { Some(server) }.filter(|_| !is_spared) {
             entry.others.insert(server);
         }
         entry.phase = Phase::Waiting;

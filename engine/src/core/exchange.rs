@@ -90,19 +90,25 @@ pub(crate) struct Exchange {
     /// Servers that may answer beside it, those already asked taken out.
     pub(crate) others: SlotSet,
     pub(crate) attempts: u8,
+    /// How often it stood above a GOAWAY's last id.
+    pub(crate) goaways: u8,
     /// The head of an answer of which nothing else came yet.
     pub(crate) held_head: Option<HeaderBlock>,
     /// Another proxy sent it here: it goes no further.
     pub(crate) was_decided: bool,
+    /// Did another mvproxy send it, over HTTP/2 to the peer port?
+    pub(crate) is_hop: bool,
     /// May it be asked once more although a server may have begun? Only what reads, and ends.
     pub(crate) may_repeat: bool,
+    /// Is a 503 passed on although there are others? They stand by for this request only while local is down.
+    pub(crate) is_503_final: bool,
     pub(crate) server: ServerSlot,
     /// The connection that did not take it.
     pub(crate) refused_by: Option<ConnKey>,
     /// Outbox mark in front of the request head: was it ever on the wire?
     pub(crate) head_mark: u64,
     pub(crate) since: Instant,
-    /// When bytes last went to the client.
+    /// When the head of the answer came, or bytes last went to the client.
     pub(crate) moved: Instant,
     /// The client is gone, and the server's stream is not reset yet.
     pub(crate) abandoned: bool,
@@ -122,9 +128,12 @@ impl Exchange {
             is_for_peers: false,
             others: SlotSet::default(),
             attempts: 0,
+            goaways: 0,
             held_head: None,
             was_decided: false,
+            is_hop: false,
             may_repeat: false,
+            is_503_final: false,
             server: ServerSlot::NONE,
             refused_by: None,
             head_mark: 0,

@@ -13,7 +13,7 @@ use super::Core;
 use super::exchange::Exchange;
 use super::pool::Pool;
 use crate::http2::hpack::{HeaderBlock, Token};
-use crate::request::Target;
+use crate::request::{Scratch, Target};
 use crate::respond::Failure;
 
 /// Rows of one table: 200 resources with 20 status codes each.
@@ -107,7 +107,7 @@ impl<K: Clone> Clone for Tally<K> {
     }
 }
 
-/// How long requests waited between their head and its way to a server.
+/// How long heads waited here before they were passed on.
 #[derive(Clone, Debug, Default)]
 pub struct Waits {
     /// By [`WAIT_BOUNDS`], and one for what took longer. Not cumulative.
@@ -155,8 +155,10 @@ pub struct Meters {
     pub rerouted: Tally<u16>,
     /// Requests for peers that no peer answered.
     pub peer_errors: Tally<PeerError>,
-    /// How long requests waited.
+    /// How long heads of requests waited for their way to a server.
     pub waits: Waits,
+    /// How long heads of answers waited for theirs to the client.
+    pub holds: Waits,
     /// The pools.
     pub servers: Vec<ServerLoad>,
 }
@@ -164,7 +166,7 @@ pub struct Meters {
 impl Clone for Meters {
     fn clone(&self) -> Self {
         let (rerouted, peer_errors) = (self.rerouted.clone(), self.peer_errors.clone());
-        Self { rerouted, peer_errors, waits: self.waits.clone(), servers: self.servers.clone() }
+        Self { rerouted, peer_errors, waits: self.waits.clone(), holds: self.holds.clone(), servers: self.servers.clone() }
     }
 
     /// Into the memory that is there.
@@ -172,18 +174,19 @@ impl Clone for Meters {
         self.rerouted.clone_from(&other.rerouted);
         self.peer_errors.clone_from(&other.peer_errors);
         self.waits = other.waits.clone();
+        self.holds = other.holds.clone();
         self.servers.clone_from(&other.servers);
     }
 }
 
 impl Meters {
     /// A server answered. Only what came from a peer is of interest, and only its head: the path is read once more for it.
-    pub(super) fn count_rerouted(&mut self, status: u16, request: &HeaderBlock, scratch: &mut Vec<u8>, snapshot: &Snapshot) {
+    pub(super) fn count_rerouted(&mut self, status: u16, request: &HeaderBlock, scratch: &mut Scratch, snapshot: &Snapshot) {
         self.rerouted.add(status, name_of(request, scratch, snapshot));
     }
 
     /// A request is answered here.
-    pub(super) fn count_failure(&mut self, failure: Failure, entry: &Exchange, scratch: &mut Vec<u8>, snapshot: &Snapshot) {
+    pub(super) fn count_failure(&mut self, failure: Failure, entry: &Exchange, scratch: &mut Scratch, snapshot: &Snapshot) {
         let kind = match failure {
             Failure::NotServedHere | Failure::ServersGone | Failure::NotYetKnown => PeerError::EndpointResolution,
             Failure::NoServer | Failure::Interrupted | Failure::Timeout | Failure::Overloaded if entry.is_for_peers => {
@@ -196,6 +199,10 @@ impl Meters {
 
     pub(super) fn count_wait(&mut self, wait: Duration) {
         self.waits.add(wait);
+    }
+
+    pub(super) fn count_hold(&mut self, hold: Duration) {
+        self.holds.add(hold);
     }
 }
 
@@ -219,10 +226,10 @@ impl Core {
 }
 
 /// The resource that a request asks for, if the snapshot knows it: nobody may make rows by asking for what is not there.
-fn name_of<'a>(request: &'a HeaderBlock, scratch: &'a mut Vec<u8>, snapshot: &Snapshot) -> [&'a [u8]; 3] {
+fn name_of<'a>(request: &'a HeaderBlock, scratch: &'a mut Scratch, snapshot: &Snapshot) -> [&'a [u8]; 3] {
     let (Some(method), Some(path)) = (request.first(Token::METHOD), request.first(Token::PATH)) else { return [&[]; 3] };
     match Target::parse(method, path, scratch) {
-        Ok(Target::Resource { group, version, resource, .. }) if snapshot.knows(group, version, resource) => [group, version, resource],
+        Ok(Target::Resource { name, .. }) if snapshot.knows(&name) => [name.group, name.version, name.resource],
         _ => [&[]; 3],
     }
 }
@@ -266,7 +273,7 @@ mod tests {
             let mut request = HeaderBlock::default();
             request.push_token(Token::METHOD, b"GET");
             request.push_token(Token::PATH, path.as_bytes());
-            assert_eq!(name_of(&request, &mut Vec::new(), &snapshot), expected.map(str::as_bytes), "{path}");
+            assert_eq!(name_of(&request, &mut Scratch::default(), &snapshot), expected.map(str::as_bytes), "{path}");
         }
     }
 

@@ -43,6 +43,7 @@ use discovery::{Reader, Snapshot};
 
 use crate::config::Limits;
 use crate::http2::hpack::HeaderBlock;
+use crate::request::Scratch;
 use body::{Blocks, Copied};
 use conn::State;
 pub(crate) use conn::{Conn, Role};
@@ -210,7 +211,7 @@ pub struct Core {
     /// Heads that were used up, for reuse.
     spare_heads: Vec<HeaderBlock>,
     /// For a path with escapes.
-    path_scratch: Vec<u8>,
+    path_scratch: Scratch,
     random: u64,
     /// Exchanges whose client is gone and whose stream is not reset yet; some of them may have ended since.
     abandoned: VecDeque<ExchangeKey>,
@@ -246,7 +247,7 @@ impl Core {
             buffers: Buffers::default(),
             copied: Copied::default(),
             spare_heads: Vec::new(),
-            path_scratch: Vec::new(),
+            path_scratch: Scratch::default(),
             random: seed | 1,
             abandoned: VecDeque::new(),
             draining: None,
@@ -283,12 +284,13 @@ impl Core {
     /// TLS is done. Servers are spoken to in HTTP/2 only.
     pub fn handle_established(&mut self, key: ConnKey, protocol: Protocol, now: Instant) {
         self.now = now;
-        let Some(conn) = self.conns.get_mut(key).filter(|conn| conn.state == State::Connecting) else { return };
-        conn.state = State::Open;
-        conn.since = now;
-        conn.last_received = now;
-        conn.idle_since = now;
-        let role = conn.role;
+        let is_new = |conn: &&Conn| conn.state == State::Connecting && !conn.awaits_settings;
+        let Some(role) = self.conns.get(key).filter(is_new).map(|conn| conn.role) else { return };
+        if self.is_proxy(role) {
+            return self.await_settings(key);
+        }
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        conn.open(now);
         if protocol == Protocol::Http1 && role == Role::Downstream {
             conn.speak_http1(now);
             return;

@@ -107,13 +107,21 @@ impl Core {
         let delta = i64::from(conn.peer.initial_window) - i64::from(before.initial_window);
         frame::put_settings_ack(conn.out.frames(&mut self.buffers));
         let role = conn.role;
+        let opens = std::mem::take(&mut conn.awaits_settings);
+        if opens {
+            conn.open(self.now);
+        }
         self.mark_dirty(key);
         if delta != 0 {
             self.shift_windows(key, delta)?;
         }
         if let Role::Upstream { server, lane } = role {
-            // It may allow more streams now.
-            self.serve_waiting(server, lane);
+            if opens {
+                self.on_server_connected(key, server, lane);
+            } else {
+                // It may allow more streams now.
+                self.serve_waiting(server, lane);
+            }
         }
         Ok(())
     }
@@ -194,9 +202,14 @@ impl Core {
         let unprocessed: Vec<_> = conn.streams.iter().filter(|&(id, _)| id > last).map(|(_, exchange)| exchange).collect();
         for exchange in unprocessed {
             // A response that has begun contradicts the GOAWAY, and cannot begin again: it may go on here.
-            if self.exchanges.get(exchange).is_some_and(|entry| entry.phase == Phase::Asked && !entry.is_begun()) {
-                self.retry(exchange);
+            let Some(entry) = self.exchanges.get_mut(exchange).filter(|entry| entry.phase == Phase::Asked && !entry.is_begun()) else {
+                continue;
+            };
+            if entry.goaways < self.limits.goaways {
+                entry.goaways += 1;
+                entry.attempts = entry.attempts.saturating_sub(1);
             }
+            self.retry(exchange);
         }
         self.serve_waiting(server, lane);
         self.close_if_idle(key);

@@ -6,9 +6,9 @@ use super::*;
 
 /// A target as text: `group/version/resource`, with ` long` behind it, or the name of the kind.
 fn parsed(method: &str, path: &str) -> String {
-    match Target::parse(method.as_bytes(), path.as_bytes(), &mut Vec::new()) {
-        Ok(Target::Resource { group, version, resource, long_running }) => {
-            let names = [group, version, resource].map(String::from_utf8_lossy).join("|");
+    match Target::parse(method.as_bytes(), path.as_bytes(), &mut Scratch::default()) {
+        Ok(Target::Resource { name, long_running }) => {
+            let names = [name.group, name.version, name.resource].map(String::from_utf8_lossy).join("|");
             if long_running { names + " long" } else { names }
         }
         Ok(Target::Discovery) => "discovery".to_owned(),
@@ -313,9 +313,9 @@ fn long_paths() {
 
 #[test]
 fn plain_paths_leave_the_scratch_alone() {
-    let mut scratch = Vec::new();
+    let mut scratch = Scratch::default();
     Target::parse(b"GET", b"/api/v1/pods?a=%41", &mut scratch).unwrap();
-    assert_eq!(scratch.capacity(), 0);
+    assert_eq!(scratch.decoded.capacity(), 0);
 }
 
 /// RequestInfo in the words of kubernetes.md §3.5, with every convenience.
@@ -340,22 +340,39 @@ fn naive(path: &[u8]) -> Option<[Vec<u8>; 3]> {
 
 fn names(target: Target<'_>) -> Option<[Vec<u8>; 3]> {
     match target {
-        Target::Resource { group, version, resource, .. } => Some([group, version, resource].map(<[u8]>::to_vec)),
+        Target::Resource { name, .. } => Some([name.group, name.version, name.resource].map(<[u8]>::to_vec)),
         Target::Discovery | Target::Own { .. } => None,
     }
 }
 
+/// What clients ask for.
+const PLAIN: &str = "/(api/v1|apis/[a-z.]{1,30}/v1(beta1)?)(/namespaces/[a-z-]{1,12})?/[a-z]{1,30}(/[a-z0-9-]{1,20}(/status|/log)?)?\
+    ([?](limit=500|watch=true|allowWatchBookmarks=true&watch=1))?";
+
+/// Segments that go beyond what is read together, and whatever must not be read quickly.
+const LONG_PIECES: &str =
+    "((/|/|/|/|//|namespaces/|status|finalize|watch|proxy|log|exec|[a-z]{1,12}|[a-z]{30,60}|%|%2F|é|[?]|&|watch=1)){0,12}";
+
 const PIECES: &str = "(/|/|//|api|apis|v1|batch|pods|namespaces|status|finalize|watch|proxy|log|x|%|%2F|%252F|%2e|;|é|\\?|&|watch=1){0,12}";
 
 proptest! {
+    /// What is read quickly is what the rules for any path say, and most of what clients ask is.
     #[test]
-    fn parts_are_what_split_gives(path in "[/a\u{af}\u{2f00}]{0,200}") {
-        let mut parts = Parts::of(path.as_bytes());
-        for part in path.trim_matches('/').split('/') {
-            prop_assert_eq!(parts.next(), Some(part.as_bytes()));
+    fn quick_equals_any(method in "GET|HEAD|POST", root in "/api/v1|/apis/[a-z]{1,70}/v1", path in LONG_PIECES, plain in PLAIN) {
+        for path in [format!("{root}/{path}"), plain.clone()] {
+            let (mut text, mut scratch) = (Text::default(), Vec::new());
+            if let Some(quick) = quick::read(method.as_bytes(), path.as_bytes(), &mut text) {
+                prop_assert_eq!(Ok(quick), Target::parse_any(method.as_bytes(), path.as_bytes(), &mut scratch), "{}", path);
+            }
         }
-        prop_assert_eq!(parts.next(), None);
-        prop_assert_eq!(parts.next(), None);
+        prop_assert!(quick::read(method.as_bytes(), plain.as_bytes(), &mut Text::default()).is_some(), "{}", plain);
+    }
+
+    #[test]
+    fn quick_watch_equals_any(query in "(watch|w|wa|=|=|&|&|0|1|false|FALSE|%|%77|;|[+]|resourceVersion=12345678|limit=500){0,12}") {
+        if let Some(quick) = quick::asks_to_watch(query.as_bytes()) {
+            prop_assert_eq!(quick, asks_to_watch(query.as_bytes()), "{}", query);
+        }
     }
 
     #[test]
@@ -363,7 +380,7 @@ proptest! {
         method in proptest::collection::vec(any::<u8>(), 0..8),
         path in proptest::collection::vec(any::<u8>(), 0..200),
     ) {
-        let mut scratch = Vec::new();
+        let mut scratch = Scratch::default();
         let bare = Target::parse(&method, &path, &mut scratch).is_ok();
         prop_assert!(!bare || matches!(path[0], b'/' | b'*'));
         let slashed = [b"/api/", &path[..]].concat();
@@ -374,7 +391,7 @@ proptest! {
     #[test]
     fn equals_the_naive_reading(path in "(/|/|//|api|apis|v1|batch|pods|namespaces|status|finalize|watch|proxy|log|x|;|é){0,12}") {
         let path = format!("/{path}");
-        let mut scratch = Vec::new();
+        let mut scratch = Scratch::default();
         let target = Target::parse(b"GET", path.as_bytes(), &mut scratch).unwrap();
         prop_assert_eq!(names(target), naive(path.as_bytes()));
     }
@@ -384,7 +401,7 @@ proptest! {
     fn escaped_equals_plain(path in "[/a-z?%0-9]{0,4}(/|/|//|api|apis|v1|pods|namespaces|watch|x|%2F){0,12}") {
         let plain = format!("/{path}");
         let escaped: String = path.bytes().map(|byte| format!("%{byte:02x}")).collect();
-        let mut scratch = Vec::new();
+        let mut scratch = Scratch::default();
         let escaped = format!("/{escaped}");
         let target = Target::parse(b"GET", escaped.as_bytes(), &mut scratch).unwrap();
         prop_assert_eq!(names(target), naive(plain.as_bytes()));
@@ -395,7 +412,7 @@ proptest! {
         let plain = path.replace('?', "");
         let plain = format!("/{plain}");
         let asked = format!("{plain}?{query}");
-        let (mut one, mut two) = (Vec::new(), Vec::new());
+        let (mut one, mut two) = (Scratch::default(), Scratch::default());
         let without = Target::parse(b"GET", plain.as_bytes(), &mut one).map(names);
         let with = Target::parse(b"GET", asked.as_bytes(), &mut two).map(names);
         prop_assert_eq!(without, with);

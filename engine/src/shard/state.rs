@@ -13,7 +13,7 @@ use super::link::{Link, Writer};
 use super::sys;
 use crate::core::{ConnKey, Core, Counters, Ended, Meters, Protocol};
 use crate::engine::Published;
-use crate::tls::{MAX_RECORD, WireBuf};
+use crate::tls::{self, MAX_RECORD, WireBuf};
 
 /// One read: eight full TLS records. Larger reads gain nothing measurable and make one connection's turn longer.
 const READ: usize = 128 * 1024;
@@ -212,7 +212,7 @@ impl State {
         if link.tail.capacity() != tail {
             core.note_outside(key, link.tail.capacity());
         }
-        if received.established && !link.is_client && link.session.alpn() != Some(b"h2") {
+        if received.established && !link.is_client && !tls::is_http2(link.session.alpn()) {
             // Something else listens there.
             return self.end_as(key, Ended::Unreachable);
         }
@@ -220,7 +220,7 @@ impl State {
             if let Some(ticket) = link.handshake.take() {
                 self.gate.end(ticket);
             }
-            let protocol = if link.session.alpn() == Some(b"h2") { Protocol::Http2 } else { Protocol::Http1 };
+            let protocol = if tls::is_http2(link.session.alpn()) { Protocol::Http2 } else { Protocol::Http1 };
             core.handle_established(key, protocol, now);
         }
         if !early.is_empty() {

@@ -1,4 +1,4 @@
-//! The few system calls that neither monoio nor std offers on a borrowed descriptor, and the only unsafe code of the engine.
+//! The few system calls that neither monoio nor std offers on a borrowed descriptor, and all of the engine's unsafe code but one call (`request::equal`).
 //!
 //! All of them return at once: sockets accepted by io_uring are blocking, hence MSG_DONTWAIT on each call.
 #![allow(unsafe_code, reason = "libc calls on descriptors owned by a Link, a listener or a mailbox")]

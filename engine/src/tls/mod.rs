@@ -8,13 +8,9 @@
 //!
 //! What it deliberately does not do: sockets, files, deadlines (all the caller's), 0-RTT, and deciding who a client is.
 
-/// What clients may speak, the better one first.
-pub const CLIENTS_SPEAK: &[&[u8]] = &[b"h2", b"http/1.1"];
-/// What servers are spoken to in.
-pub const SERVERS_SPEAK: &[&[u8]] = &[b"h2"];
-
 use std::sync::Arc;
 
+use discovery::{PROXY_HTTP1, PROXY_HTTP2};
 use rustls::{ClientConfig, ServerConfig};
 
 mod config;
@@ -32,6 +28,20 @@ pub use front_proxy::peer_port_config;
 pub use serving::{Pair, Serving};
 pub use session::{MAX_RECORD, Received, Session};
 pub use wire::WireBuf;
+
+/// What clients may speak, the better one first.
+pub const CLIENTS_SPEAK: &[&[u8]] = &[b"h2", b"http/1.1"];
+/// What servers are spoken to in.
+pub const SERVERS_SPEAK: &[&[u8]] = &[b"h2"];
+/// What we offer at the peer port of another proxy.
+pub const PROXIES_SPEAK: &[&[u8]] = &[PROXY_HTTP2];
+/// What the peer port offers, to proxies first.
+pub const PEER_PORT_SPEAKS: &[&[u8]] = &[PROXY_HTTP2, PROXY_HTTP1, b"h2", b"http/1.1"];
+
+/// Does it mean HTTP/2?
+pub(crate) fn is_http2(alpn: Option<&[u8]>) -> bool {
+    alpn.is_some_and(|alpn| alpn == b"h2" || alpn == PROXY_HTTP2)
+}
 
 /// What new connections are made with. Replaced as a whole when a file has changed; connections that are there keep what they have.
 #[derive(Clone, Debug)]

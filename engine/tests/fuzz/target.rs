@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fmt::Write as _;
 
 use discovery::{Publisher, Reader, static_routes};
-use engine::request::Target;
+use engine::request::{Scratch, Target};
 use engine::route;
 
 use super::ops::Ops;
@@ -88,7 +88,7 @@ pub fn path_to_target(input: &[u8]) {
             }
         }
     }
-    let mut scratch = Vec::new();
+    let mut scratch = Scratch::default();
     let parsed = Target::parse(method, &path, &mut scratch);
     let shape = path == b"*" || path.first() == Some(&b'/');
     if let Ok(target) = &parsed {
@@ -100,7 +100,7 @@ pub fn path_to_target(input: &[u8]) {
         });
     }
     if let Some(escaped) = escape(&path) {
-        let mut scratch = Vec::new();
+        let mut scratch = Scratch::default();
         assert_eq!(Target::parse(method, &escaped, &mut scratch), parsed, "{}", String::from_utf8_lossy(&escaped));
     }
 }

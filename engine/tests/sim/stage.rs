@@ -56,6 +56,8 @@ pub struct Wire {
     pub is_open: bool,
     /// Neither reads nor writes.
     pub is_frozen: bool,
+    /// Reads, and says nothing.
+    pub is_mute: bool,
     /// What the core sent and the test has not asked for yet.
     pub events: Vec<Event>,
 }
@@ -117,7 +119,7 @@ impl Stage {
     }
 
     fn add(&mut self, key: ConnKey, server: Option<usize>, end: End) -> usize {
-        self.wires.push(Wire { key, server, end, is_open: false, is_frozen: false, events: Vec::new() });
+        self.wires.push(Wire { key, server, end, is_open: false, is_frozen: false, is_mute: false, events: Vec::new() });
         self.wires.len() - 1
     }
 
@@ -229,7 +231,10 @@ impl Stage {
 
     fn exchange(&mut self, at: usize) -> bool {
         let wire = &mut self.wires[at];
-        let input = std::mem::take(&mut wire.end.out);
+        let mut input = std::mem::take(&mut wire.end.out);
+        if wire.is_mute {
+            input.clear();
+        }
         if !input.is_empty() {
             self.core.handle_bytes(wire.key, &input, self.now);
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use discovery::live::{Access, Credentials};
+use discovery::live::{Access, Certificates, Credentials};
 use serde::Serialize;
 
 use self::nodes::Versions;
@@ -16,7 +16,7 @@ use super::{ask, print};
 use crate::cli::{SkewFlags, TextOutput};
 use crate::failure::Failure;
 use crate::files::{self, Named};
-use crate::status::routes::Routes;
+use crate::status::routes::{RouteRow, Routes};
 use crate::table;
 
 /// What was found.
@@ -76,7 +76,8 @@ fn access(flags: &SkewFlags) -> Result<Option<Access>, Failure> {
     let folder = path.parent().unwrap_or(path);
     let credentials = Credentials::from_kubeconfig(&text, folder).map_err(|error| kubeconfig.refused(error))?;
     let ca = files::read_pem(Named { flag: "--ca-file", path: ca })?;
-    Ok(Some(Access { credentials, local_ca: ca.clone(), peer_ca: ca, client_pair: None }))
+    let certificates = Certificates { local_ca: ca.clone(), peer_ca: ca, client_pair: None };
+    Ok(Some(Access { credentials, certificates }))
 }
 
 /// Who is asked: the server that was named, else the one behind the instance.
@@ -92,6 +93,9 @@ fn report(routes: &Routes, kubelets: Result<Versions, String>, proxies: Result<V
         match &server.version {
             Some(version) => servers.entry(version.clone()).or_insert_with(|| (0, server.id.clone())).0 += 1,
             None => unknown.push(format!("kube-apiserver {}: it did not say", server.id)),
+        }
+        if !server.asked {
+            unknown.push(format!("resources of kube-apiserver {}: it did not say what it serves", server.id));
         }
     }
     let mut versions = Vec::new();
@@ -119,11 +123,13 @@ fn report(routes: &Routes, kubelets: Result<Versions, String>, proxies: Result<V
     Report { supported: violations.is_empty(), violations, versions, unknown, differences: differences(routes) }
 }
 
-/// Resources that some server of the table does not serve, by who does.
+/// Resources that some server does not serve, of those that said what they serve; by who does.
 fn differences(routes: &Routes) -> Vec<Difference> {
-    let all = routes.servers.iter().filter(|server| !server.gone && server.address.is_some()).count();
+    let all: Vec<&String> =
+        routes.servers.iter().filter(|server| !server.gone && server.address.is_some() && server.asked).map(|server| &server.id).collect();
+    let is_missed = |route: &&RouteRow| all.iter().any(|id| !route.servers.contains(id));
     let mut by_servers: BTreeMap<&[String], Vec<String>> = BTreeMap::new();
-    for route in routes.routes.iter().filter(|route| route.servers.len() < all) {
+    for route in routes.routes.iter().filter(is_missed) {
         let group = if route.group.is_empty() { String::new() } else { format!("{}/", route.group) };
         by_servers.entry(&route.servers).or_default().push(format!("{group}{}/{}", route.version, route.resource));
     }
@@ -160,7 +166,7 @@ fn render(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::routes::{RouteRow, ServerRow};
+    use crate::status::routes::ServerRow;
 
     fn routes(versions: &[(&str, Option<&str>)]) -> Routes {
         let server = |&(id, version): &(&str, Option<&str>)| ServerRow {
@@ -169,6 +175,8 @@ mod tests {
             via: None,
             local: id == "a",
             ready: true,
+            leaving: false,
+            asked: true,
             gone: false,
             version: version.map(Into::into),
             error: None,
@@ -226,5 +234,16 @@ outside Kubernetes' version skew policy: kubelet of n-v1.36.0 is v1.36, newer th
             ["kube-apiserver a: it did not say", "kubelet of n-odd: \"odd\" is no version", "kube-proxy of n-: \"\" is no version"]
         );
         assert!(render(&report).ends_with("within Kubernetes' version skew policy, as far as is known\n"));
+    }
+
+    /// Else every resource looks like one that it does not serve.
+    #[test]
+    fn a_server_that_never_said_what_it_serves_makes_no_difference() {
+        let mut routes = routes(&[("a", Some("v1.36.0")), ("b", Some("v1.36.0")), ("c", None)]);
+        routes.servers[2].asked = false;
+        let report = report(&routes, Ok(Versions::new()), Ok(Versions::new()));
+        let only: Vec<_> = report.differences.iter().map(|row| (row.servers.join(" "), row.resources.join(" "))).collect();
+        assert_eq!(only, [("b".to_owned(), "v1/x v1/y".to_owned())]);
+        assert_eq!(report.unknown[1], "resources of kube-apiserver c: it did not say what it serves");
     }
 }
