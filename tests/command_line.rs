@@ -388,10 +388,14 @@ fn the_demo_shows_its_table() {
     let before = listed(&directory.directory);
     let (code, stdout, stderr) = run(command);
     assert_eq!((code, &*stderr), (0, ""), "{stdout}");
-    for part in ["added latency", "list jobs (batch/v1)", "create a job", "answered by", "µs"] {
+    let steps = ["cp-a v1.35.8 stopped", "cp-a v1.36.4 started", "cp-b v1.35.8 stopped", "cp-b v1.36.4 started", "Upgraded in"];
+    for part in ["added latency", "list jobs (batch/v1)", "create a job", "answered by", "µs"].into_iter().chain(steps) {
         assert!(stdout.contains(part), "{part:?} should be in:\n{stdout}");
     }
-    assert!(!stdout.contains("WRONG"), "{stdout}");
+    let wrong_404s = stdout.lines().filter(|line| line.contains("wrong 404s")).count();
+    assert_eq!(wrong_404s, steps.len(), "{stdout}");
+    assert!(stdout.lines().filter(|line| line.contains("wrong 404s")).all(|line| line.contains(", 0 wrong 404s")), "{stdout}");
+    assert!(!stdout.contains("WRONG") && !stdout.contains("nobody"), "{stdout}");
     assert!(stdout.lines().all(|line| line.chars().count() <= 110), "{stdout}");
     assert_eq!(listed(&directory.directory), before);
 }

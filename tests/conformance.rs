@@ -120,7 +120,8 @@ async fn run(mut suite: Command) -> String {
 
 /// The first of `count` ports in a row that nobody has, below those that the kernel gives to outgoing connections.
 fn free_ports(count: u16) -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(20_000);
+    // Above those of `loadgen::ports`.
+    static NEXT: AtomicU16 = AtomicU16::new(30_000);
     loop {
         let first = NEXT.fetch_add(count, Ordering::Relaxed);
         assert!(first < 32_000, "no {count} free ports in a row");

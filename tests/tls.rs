@@ -333,7 +333,7 @@ fn rotate(proxy: &Binary, pair: &KeyPairPem, nth: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn t8_rotations_drop_nothing_and_are_served_at_once() {
-    let rotations = if std::env::var_os("MVPROXY_LONG").is_some() { 100 } else { 9 };
+    let rotations = if support::is_long() { 100 } else { 9 };
     let pki = Pki::new().unwrap();
     let (twin, files) = twin(&pki);
     let proxy = files.start_plain();

@@ -12,11 +12,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode};
 use loadgen::client::{Response, Watch};
-use loadgen::twin::apis::{self, Api, Resource};
+use loadgen::twin::{apis, server_id};
 use loadgen::{Client, Twin, TwinConfig};
 use serde_json::{Value, json};
-use support::headers;
 use support::real::{ADMIN, Apiserver, ControlPlane, Version};
+use support::{headers, until};
 use tokio::time::timeout;
 
 /// What the real server has and the twin deliberately has not.
@@ -28,7 +28,10 @@ const VALUES: [&str; 5] = ["cache-control", "content-type", "retry-after", "vary
 
 /// In a namespace where nobody else writes.
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/walk/leases";
+/// Where the servers say who they are.
+const IDENTITIES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 const MAPS: &str = "/api/v1/namespaces/walk/configmaps";
+const STORAGE: &str = "/apis/internal.apiserver.k8s.io/v1alpha1/storageversions";
 const VERSION: &str = "/metadata/resourceVersion";
 /// For an event that has to come.
 const EVENT_LIMIT: Duration = Duration::from_secs(20);
@@ -126,11 +129,19 @@ struct Watches {
 }
 
 impl Watches {
-    /// The next event that is not a bookmark is of that type, and of one shape.
-    async fn expect(&mut self, kind: &str) {
+    /// The next event that is not a bookmark is of that type, and of one shape. The twin's, then the real server's.
+    async fn expect(&mut self, kind: &str) -> [Value; 2] {
         let (twin, real) = (event(&mut self.twin).await, event(&mut self.real).await);
         assert_eq!((&twin["type"], &real["type"]), (&json!(kind), &json!(kind)), "{}: {twin} {real}", self.what);
         same_shape(&twin, &real, &format!("{kind} of {}", self.what));
+        [twin, real]
+    }
+
+    /// An event of that type and object comes, of one shape; what comes before it does not matter.
+    async fn expect_of(&mut self, kind: &str, object: &str) {
+        let (twin, real) = (event_of(&mut self.twin, object).await, event_of(&mut self.real, object).await);
+        assert_eq!((&twin["type"], &real["type"]), (&json!(kind), &json!(kind)), "{}: {twin} {real}", self.what);
+        same_shape(&twin, &real, &format!("{kind} of {object} of {}", self.what));
     }
 
     /// Both end cleanly.
@@ -146,6 +157,16 @@ async fn event(watch: &mut Watch) -> Value {
     loop {
         let event = timeout(EVENT_LIMIT, watch.next_event()).await.expect("an event").unwrap().expect("no end");
         if event["type"] != "BOOKMARK" {
+            return event;
+        }
+    }
+}
+
+/// The next event of the object of that name.
+async fn event_of(watch: &mut Watch, object: &str) -> Value {
+    loop {
+        let event = event(watch).await;
+        if event["object"]["metadata"]["name"] == object {
             return event;
         }
     }
@@ -270,6 +291,44 @@ async fn leases_are_put_the_same(both: &Both) {
     both.write(Method::DELETE, &path, &Value::Null).await.status(200).same_shape();
 }
 
+/// A Lease may be applied, which creates it, and is deleted only as it was known.
+async fn leases_are_applied_the_same(both: &Both) {
+    let path = format!("{LEASES}/applied?fieldManager=walk&force=true");
+    let lease = |holder: &str| object("Lease", "coordination.k8s.io/v1", "applied", &json!({"spec": {"holderIdentity": holder}}));
+    let apply = async |holder: &str| {
+        both.send(Method::PATCH, &path, headers([("content-type", "application/apply-patch+yaml")]), &lease(holder)).await
+    };
+    apply("me").await.status(201).same_shape();
+    apply("you").await.status(200).same_shape();
+    let path = format!("{LEASES}/applied");
+    for stale in [json!({"resourceVersion": "1"}), json!({"uid": "x"})] {
+        let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": stale});
+        let refused = both.write(Method::DELETE, &path, &options).await.status(409).same_shape();
+        let [twin, real] = refused.field("/message").map(|message| message.split(" in record ").next().map(String::from));
+        assert_eq!(twin, real);
+    }
+    both.write(Method::DELETE, &path, &Value::Null).await.status(200).same_shape();
+}
+
+/// What discovery reads: identities by their label, and what makes group-versions nobody's in particular.
+async fn a_control_plane_says_the_same_of_itself(both: &Both) {
+    both.get(&format!("{IDENTITIES}/{}", server_id("cp-a"))).await.status(200).same_shape();
+    let labelled = format!("{IDENTITIES}?limit=100&labelSelector=apiserver.kubernetes.io%2Fidentity%3Dkube-apiserver");
+    let answers = both.get(&labelled).await.status(200).same_shape();
+    for answer in [&answers.twin, &answers.real] {
+        assert_eq!(answer.json().unwrap()["items"].as_array().unwrap().len(), 1);
+    }
+    for path in [
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions?limit=100",
+        "/apis/apiregistration.k8s.io/v1/apiservices",
+        "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3Dkubernetes",
+    ] {
+        both.get(path).await.status(200).same_shape();
+    }
+    both.get(STORAGE).await.status(404).same_body();
+    both.get("/readyz?exclude=etcd&exclude=etcd-readiness").await.status(200).same_body();
+}
+
 /// Walks one object from its creation to its end; `fields` are two versions of it.
 async fn objects_and_watches_are_the_same(both: &Both, collection: &str, kind: &str, api_version: &str, fields: [&Value; 2]) {
     let path = format!("{collection}/walk");
@@ -301,14 +360,36 @@ async fn objects_and_watches_are_the_same(both: &Both, collection: &str, kind: &
     from_revision.expect_end().await;
 }
 
+/// An object whose labels leave a selector ends as it last was in it, with the revision that took it out.
+async fn leaving_a_selector_is_the_same(both: &Both) {
+    let map = |label: &str| {
+        let mut map = object("ConfigMap", "v1", "leaving", &json!({"data": {"was": label}}));
+        map["metadata"]["labels"] = json!({"walk": label});
+        map
+    };
+    let path = format!("{MAPS}/leaving");
+    let watch = format!("{MAPS}?watch=true&labelSelector=walk%3Din");
+    let created = both.write(Method::POST, MAPS, &map("in")).await.status(201).same_shape().field(VERSION);
+    let mut watches = both.watch([&watch, &watch]).await;
+    watches.expect("ADDED").await;
+    let updated = both.update(&path, &map("out"), &created).await.status(200).same_shape().field(VERSION);
+    for (event, version) in watches.expect("DELETED").await.iter().zip(&updated) {
+        let last = &event["object"];
+        assert_eq!((&last["metadata"]["labels"]["walk"], &last["data"]["was"]), (&json!("in"), &json!("in")), "{event}");
+        assert_eq!(last.pointer(VERSION), Some(&json!(version)), "{event}");
+    }
+    both.write(Method::DELETE, &path, &Value::Null).await.status(200).same_shape();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "on real kube-apiservers: MVPROXY_REAL=1 tests/run"]
+#[ignore = "on real kube-apiservers: tests/run runs it"]
 async fn the_twin_answers_as_the_real_server() {
+    let Some(version) = Version::of_minor(36) else { return };
     let plane = ControlPlane::start().await;
-    let real = plane.server("cp-a", Version::V1_36).start().await;
-    let leases = Api::new("coordination.k8s.io", "v1", vec![Resource::namespaced("leases", "lease", "Lease")]);
-    let served = [apis::base(), apis::batch(), vec![leases]].concat();
-    let twin = Twin::start(TwinConfig::new("cp-a", plane.pki().serving().unwrap(), served)).unwrap();
+    let real = plane.server("cp-a", version).start().await;
+    let served = [apis::base(), apis::batch(), apis::control_plane()].concat();
+    let config = TwinConfig::new("cp-a", plane.pki().serving().unwrap(), served);
+    let twin = Twin::start(TwinConfig { hostname: Some("cp-a".into()), ..config }).unwrap();
     let both = Both::new(&plane, &twin, &real).await;
     discovery_is_the_same(&both).await;
     let namespace = json!({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "walk"}});
@@ -320,6 +401,32 @@ async fn the_twin_answers_as_the_real_server() {
         let renewed = format!("2026-01-01T00:00:0{second}.000000Z");
         json!({"spec": {"holderIdentity": "me", "leaseDurationSeconds": 3600, "renewTime": renewed}})
     };
+    leaving_a_selector_is_the_same(&both).await;
     leases_are_put_the_same(&both).await;
+    leases_are_applied_the_same(&both).await;
+    a_control_plane_says_the_same_of_itself(&both).await;
     objects_and_watches_are_the_same(&both, LEASES, "Lease", "coordination.k8s.io/v1", [&spec(1), &spec(2)]).await;
+}
+
+/// What discovery reads where the alpha API is on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "on real kube-apiservers: tests/run runs it"]
+async fn the_twin_writes_storage_versions_as_the_real_server() {
+    const ONE: &str = "batch.jobs";
+    let Some(version) = Version::of_minor(36) else { return };
+    let plane = ControlPlane::start().await;
+    let real = plane.server("cp-a", version).storage_version_api(true).start().await;
+    let served = [apis::base(), apis::batch(), apis::control_plane(), apis::storage_versions()].concat();
+    let config = TwinConfig::new("cp-a", plane.pki().serving().unwrap(), served);
+    let twin = Twin::start(TwinConfig { hostname: Some("cp-a".into()), ..config }).unwrap();
+    let both = Both::new(&plane, &twin, &real).await;
+    let path = format!("{STORAGE}/{ONE}");
+    let is_written = async || both.real.get(&path).await.unwrap().status == StatusCode::OK;
+    until("the real server to write StorageVersions", EVENT_LIMIT, is_written).await;
+    both.get("/apis/internal.apiserver.k8s.io/v1alpha1").await.status(200).same_shape();
+    both.get(&path).await.status(200).same_shape();
+    both.get(STORAGE).await.status(200).same_shape();
+    both.get(&format!("{STORAGE}/none")).await.status(404).same_body();
+    let watch = format!("{STORAGE}?watch=true");
+    both.watch([&watch, &watch]).await.expect_of("ADDED", ONE).await;
 }

@@ -65,9 +65,14 @@ impl Files {
 
     /// The same with a status port.
     pub fn command_with_status(&self, port: u16) -> Command {
+        self.command_on(0, port)
+    }
+
+    /// The same for clients at that port, where others have to know it beforehand.
+    pub fn command_on(&self, port: u16, status: u16) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_mvproxy"));
-        command.args(["serve", "--bind-address=127.0.0.1", "--secure-port=0", "--shards=1"]);
-        command.arg(format!("--status-port={port}"));
+        command.args(["serve", "--bind-address=127.0.0.1", "--shards=1"]);
+        command.args([format!("--secure-port={port}"), format!("--status-port={status}")]);
         let files = [
             ("--tls-cert-file", "serving.crt"),
             ("--tls-private-key-file", "serving.key"),

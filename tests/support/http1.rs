@@ -63,7 +63,12 @@ pub enum End {
 impl Wire {
     /// Connects to the engine of a world.
     pub async fn connect(world: &World) -> Self {
-        let tls = raw::handshake_for(world.address(), world.pki().ca_pem(), b"http/1.1").await;
+        Self::dial(world.address(), world.pki().ca_pem()).await
+    }
+
+    /// Connects to that address.
+    pub async fn dial(address: SocketAddr, ca_pem: &str) -> Self {
+        let tls = raw::handshake_for(address, ca_pem, b"http/1.1").await;
         assert_eq!(tls.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
         Self { tls, buffer: Vec::new() }
     }

@@ -23,6 +23,7 @@ pub mod raw;
 pub mod real;
 pub mod script;
 pub mod siege;
+pub mod syns;
 pub mod tools;
 
 use std::collections::BTreeMap;
@@ -338,6 +339,20 @@ pub async fn eventually(what: &str, limit: Duration, mut done: impl FnMut() -> b
         assert!(started.elapsed() < limit, "not within {limit:?}: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// The same for what has to be asked.
+pub async fn until<F: Future<Output = bool>>(what: &str, limit: Duration, mut done: impl FnMut() -> F) {
+    let started = Instant::now();
+    while !done().await {
+        assert!(started.elapsed() < limit, "not within {limit:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Does somebody want all of it, however long it takes?
+pub fn is_long() -> bool {
+    std::env::var_os("MVPROXY_LONG").is_some_and(|value| value != "0")
 }
 
 /// Resident memory of this process, in bytes.

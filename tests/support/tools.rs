@@ -2,10 +2,9 @@
 //!
 //! A missing program fails the test and names the Debian package: an interoperability test that skips itself proves nothing.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use loadgen::Pki;
@@ -144,16 +143,7 @@ impl Drop for Nghttpd {
     }
 }
 
-/// A port of 127.0.0.1 for a program that cannot be told to take any and say which. It is below those that the kernel gives to whoever asks
-/// for any, so that nobody takes it meanwhile.
+/// A port of 127.0.0.1 for a program that cannot be told to take any and say which.
 pub fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    for _ in 0..1_000 {
-        let nth = std::process::id().wrapping_mul(97).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
-        let port = u16::try_from(20_000 + nth % 10_000).unwrap();
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            return port;
-        }
-    }
-    panic!("no free port in 1,000 tries");
+    loadgen::ports::free().unwrap()
 }

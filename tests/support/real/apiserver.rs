@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
+use loadgen::twin::server_id;
 use loadgen::{Client, KeyPairPem};
 use rustix::process::Signal;
 use serde_json::Value;
 
 use super::audit::Audit;
-use super::identity::server_id;
 use super::plane::{ADMIN, MVPROXY, Shared, User};
 use super::process::{EXIT_LIMIT, Port, Process};
 use super::programs::{self, Version};
@@ -262,12 +262,14 @@ impl Apiserver {
         self.launch().await;
     }
 
-    /// Waits until `/readyz` is 200, and the first time until the manifests are in force.
+    /// Waits until `/readyz` is 200, and the first time until the manifests are in force; when it was last seen not to be ready.
     ///
     /// A restarted server still answers 403 to entitled users for a moment after this: that is how real ones are.
-    pub async fn wait_ready(&mut self) {
+    pub async fn wait_ready(&mut self) -> Instant {
         let begun = Instant::now();
+        let (mut unready, mut asked) = (begun, begun);
         while !self.ready().await {
+            unready = asked;
             let hostname = self.plan.hostname.clone();
             let process = self.process.as_mut().unwrap_or_else(|| panic!("{hostname} is not running"));
             if let Some(status) = process.ended() {
@@ -277,12 +279,14 @@ impl Apiserver {
                 process.fail(&format!("was not ready within {READY_LIMIT:?}"));
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
+            asked = Instant::now();
         }
         if !self.settled {
             self.plan.plane.manifests.get_or_init(|| self.apply_manifests()).await;
             self.wait_for(MVPROXY, "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases").await;
             self.settled = true;
         }
+        unready
     }
 
     /// Whether `/readyz` is 200 now.

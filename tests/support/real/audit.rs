@@ -6,7 +6,10 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use http::StatusCode;
 use serde_json::Value;
+
+use super::apiserver::Apiserver;
 
 /// Everything is logged, at all stages: a server that was killed half way has at least received what it did not finish.
 pub const POLICY: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n- level: Metadata\n";
@@ -48,6 +51,23 @@ impl Audit {
         let mut index = self.read.lock().unwrap();
         index.read(&self.path);
         index.events.clone()
+    }
+}
+
+/// What is wrong with the answer to a write that was sent once: it came to servers more often, it was done and nobody saw it, or it is to
+/// be sent again though a server has it, which did not say so itself. `None` for no answer.
+pub fn fault_of_write(servers: &[&Apiserver], audit_id: &str, status: Option<StatusCode>, retry_after: bool) -> Option<String> {
+    let events: Vec<Value> = servers.iter().flat_map(|server| server.audit().events(audit_id)).collect();
+    // A server logs that before it does anything, so it is there also when the server was killed then.
+    let received = events.iter().filter(|event| event["stage"] == "RequestReceived").count();
+    let is_said = |status: StatusCode| events.iter().any(|event| event["responseStatus"]["code"] == status.as_u16());
+    match status {
+        _ if received > 1 => Some(format!("it came to servers {received} times")),
+        Some(status) if status.is_success() && received == 0 => Some("no server has ever seen it".to_owned()),
+        Some(status) if retry_after && received > 0 && !is_said(status) => {
+            Some("the client was told to send it again, and a server has it".to_owned())
+        }
+        _ => None,
     }
 }
 

@@ -17,7 +17,7 @@
 
 pub mod apiserver;
 pub mod audit;
-pub mod identity;
+pub mod load;
 pub mod plane;
 pub mod process;
 pub mod programs;
@@ -28,3 +28,18 @@ pub use plane::{ADMIN, ALICE, ControlPlane, MVPROXY, User};
 pub use process::own_ip;
 pub use programs::Version;
 pub use proxy::{Fleet, Proxy};
+
+use serde_json::{Value, json};
+use tokio::sync::{Mutex, MutexGuard};
+
+/// One test of a binary at a time, for what measures times: another one starts servers.
+pub async fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::const_new(());
+    ALONE.lock().await
+}
+
+/// A Job that nobody runs.
+pub fn job(name: &str) -> Value {
+    let pod = json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "example.invalid/none"}]}});
+    json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": {"suspend": true, "template": pod}})
+}

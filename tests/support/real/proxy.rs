@@ -37,7 +37,8 @@ pub struct Proxy {
 }
 
 impl Fleet {
-    /// Starts one in front of each server and waits until each knows all of them. `flags` come last.
+    /// Starts one in front of each server and waits until each knows all of them. `flags` replace those of the same name; `{clients}` and
+    /// `{peers}` in them are ports of the proxy itself.
     pub async fn start(plane: &ControlPlane, servers: &[&Apiserver], flags: &[&str]) -> Self {
         let mut fleet = Self::launch(plane, servers, flags);
         for proxy in &mut fleet.proxies {
@@ -55,9 +56,11 @@ impl Fleet {
         let proxies = servers.iter().zip(places).map(|(server, place)| {
             let mut arguments = arguments(plane, server, place);
             arguments.push(ports.clone());
-            arguments.extend(flags.iter().map(|&flag| flag.to_owned()));
-            let log = plane.path(&format!("mvproxy-{}.log", server.hostname()));
+            arguments.retain(|ours| !flags.iter().any(|flag| name_of(flag) == name_of(ours)));
             let [clients, peers, status] = place;
+            let own = |flag: &str| flag.replace("{clients}", &clients.port().to_string()).replace("{peers}", &peers.port().to_string());
+            arguments.extend(flags.iter().map(|&flag| own(flag)));
+            let log = plane.path(&format!("mvproxy-{}.log", server.hostname()));
             let hostname = server.hostname().to_owned();
             let mut proxy = Proxy { process: None, arguments, hostname, log, ca: plane.pki().ca_pem().to_owned(), clients, peers, status };
             proxy.launch();
@@ -92,6 +95,11 @@ fn arguments(plane: &ControlPlane, server: &Apiserver, [clients, peers, status]:
     ]
 }
 
+/// `--shards` of `--shards=1`.
+fn name_of(flag: &str) -> &str {
+    flag.split_once('=').map_or(flag, |(name, _)| name)
+}
+
 /// Three ports that are free now. mvproxy refuses one that is shared, so they cannot be kept.
 fn free() -> [SocketAddr; 3] {
     [(); 3].map(|()| SocketAddr::from((Ipv4Addr::LOCALHOST, free_port())))
@@ -107,7 +115,8 @@ impl Proxy {
         self.connect(user).await.unwrap_or_else(|error| self.fail(&format!("takes nobody: {error}")))
     }
 
-    async fn connect(&self, user: User) -> Result<Client, Error> {
+    /// The same while it may be down.
+    pub async fn connect(&self, user: User) -> Result<Client, Error> {
         Client::connect(self.clients, &self.ca, NAME, Some(user.token)).await
     }
 
@@ -138,11 +147,74 @@ impl Proxy {
         assert!(status.success(), "{status}");
     }
 
+    /// Starts it again after [`Proxy::stop`], and waits for nothing.
+    pub fn relaunch(&mut self) {
+        assert!(self.process.is_none(), "it runs");
+        self.launch();
+    }
+
     /// Panics with what happened and the end of its log.
     pub fn fail(&self, what: &str) -> ! {
         match &self.process {
             Some(process) => process.fail(what),
             None => panic!("mvproxy {what}; it does not run"),
         }
+    }
+}
+
+impl Proxy {
+    /// Starts one in front of a server, be there others in front of it or not, and waits for nothing. `flags` replace those of the same
+    /// name; one without a value takes that away.
+    pub fn alone(plane: &ControlPlane, server: &Apiserver, flags: &[&str]) -> Self {
+        let mut place = free();
+        if let Some(ip) = flags.iter().find_map(|flag| flag.strip_prefix("--bind-address=")) {
+            let ip: std::net::IpAddr = ip.parse().unwrap();
+            place[..2].iter_mut().for_each(|address| address.set_ip(ip));
+        }
+        let [clients, peers, status] = place;
+        // Files of its own: those of a hostname are written anew with every proxy of it.
+        let name = format!("mvproxy-{}-{}", server.hostname(), clients.port());
+        let (cert, key) = plane.pki().serving().unwrap().write(plane.path("").as_path(), &name).unwrap();
+        let files = [format!("--tls-cert-file={}", cert.display()), format!("--tls-private-key-file={}", key.display())];
+        let flags: Vec<&str> = files.iter().map(String::as_str).chain(flags.iter().copied()).collect();
+        let mut arguments = arguments(plane, server, place);
+        arguments.retain(|ours| !flags.iter().any(|flag| name_of(flag) == name_of(ours)));
+        arguments.extend(flags.iter().filter(|flag| flag.contains('=')).map(|&flag| flag.to_owned()));
+        let (hostname, log) = (server.hostname().to_owned(), plane.path(&format!("{name}.log")));
+        let mut proxy = Self { process: None, arguments, hostname, log, ca: plane.pki().ca_pem().to_owned(), clients, peers, status };
+        proxy.launch();
+        proxy
+    }
+
+    /// Asks as the admin, each time on a new connection, until the answer has that status.
+    pub async fn wait_for(&self, path: &str, expected: StatusCode, limit: Duration) {
+        let begun = Instant::now();
+        loop {
+            let answer = match self.connect(ADMIN).await {
+                Ok(client) => client.get(path).await.map(|answer| answer.status),
+                Err(error) => Err(error),
+            };
+            if matches!(answer, Ok(status) if status == expected) {
+                return;
+            }
+            if begun.elapsed() > limit {
+                self.fail(&format!("did not answer {path} with {expected} within {limit:?}, but {answer:?}"));
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// The whole table of its status port.
+    pub async fn routes(&self) -> serde_json::Value {
+        let (status, body) = crate::support::http1::get_plain(self.status, "/routes").await;
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_str(&body).unwrap()
+    }
+
+    /// The row of a server in it; null when it has none.
+    pub async fn server_row(&self, id: &str) -> serde_json::Value {
+        let table = self.routes().await;
+        let mut rows = table["servers"].as_array().unwrap().iter();
+        rows.find(|row| row["id"] == id).cloned().unwrap_or_default()
     }
 }
