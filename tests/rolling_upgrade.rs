@@ -7,7 +7,7 @@
 //!   it may be 503, and one in a hundred may in the next four: bar 7 is a second in 99 of 100 cases. Then, and at every other moment of the
 //!   upgrade, it is 200;
 //! - a read of [`JOBS`] that ends after the last v1.35 server was told to end may be 503 or cut: its only server is down. It may be 404
-//!   when that server, which was started again as one without them, may be ready;
+//!   when that server, which was started again as one without them, may serve;
 //! - a write may be 503 or cut while a server is replaced, which may be the one that works on it: nobody knows whether it was done, and
 //!   nobody does it again;
 //! - a watch is cut when its server goes, and what opens one then may be 503: a client opens it again, where it was.
@@ -70,8 +70,8 @@ struct Times {
     new_ready: Instant,
     /// The last v1.35 server was told to end.
     old_leaves: Instant,
-    /// The one that was started in its place was last seen not to be ready.
-    old_unready: Instant,
+    /// The one that was started in its place was last seen not to serve anybody yet.
+    old_idle: Instant,
     replaced: Vec<Replaced>,
 }
 
@@ -146,7 +146,7 @@ async fn upgrade(way: Way) {
 
 /// Replaces every server by a new one, one after the other.
 async fn replace_all(servers: &mut [Apiserver], way: Way, new: Version) -> Times {
-    let (mut replaced, mut old_unready) = (Vec::new(), None);
+    let (mut replaced, mut old_idle) = (Vec::new(), None);
     for server in servers {
         let leaves = Instant::now();
         match way {
@@ -155,14 +155,14 @@ async fn replace_all(servers: &mut [Apiserver], way: Way, new: Version) -> Times
         };
         let ended = Instant::now();
         server.relaunch(|plan| plan.version(new).flag(NO_JOBS)).await;
-        old_unready = Some(server.wait_ready().await);
+        old_idle = Some(server.wait_ready().await);
         let ready = Instant::now();
         println!("{way:?} {}: ended after {:?}, ready again after {:?}", server.hostname(), ended - leaves, ready - ended);
         replaced.push(Replaced { leaves, ready });
         sleep(dwell()).await;
     }
     let (first, last) = (replaced[0], replaced[replaced.len() - 1]);
-    Times { new_ready: first.ready, old_leaves: last.leaves, old_unready: old_unready.unwrap(), replaced }
+    Times { new_ready: first.ready, old_leaves: last.leaves, old_idle: old_idle.unwrap(), replaced }
 }
 
 fn show(log: &Log, way: Way) {
@@ -258,7 +258,7 @@ fn is_wrong_read(request: &Request, times: &Times) -> bool {
         NEW_READ if request.sent >= times.new_ready => !(is_ok || is_busy),
         NEW_READ => !(is_ok || is_busy || is_absent),
         JOBS_READ if request.done < times.old_leaves => !is_ok,
-        JOBS_READ if request.done < times.old_unready => is_absent,
+        JOBS_READ if request.done < times.old_idle => is_absent,
         _ => false,
     }
 }
@@ -386,7 +386,7 @@ fn unlike(events: &[Event], stored: &HashMap<String, u64>) -> Vec<String> {
 fn what_is_wrong_with_a_read() {
     let begun = Instant::now();
     let at = |seconds: u64| begun + Duration::from_secs(seconds);
-    let times = Times { new_ready: at(10), old_leaves: at(20), old_unready: at(25), replaced: Vec::new() };
+    let times = Times { new_ready: at(10), old_leaves: at(20), old_idle: at(25), replaced: Vec::new() };
     let read = |deed: Deed, second: u64, status: u16| is_wrong_read(&request(deed, at(second), status), &times);
     for (deed, second, allowed) in [
         (Deed::Read, 5, &[200][..]),
@@ -411,7 +411,7 @@ fn what_is_wrong_with_a_write() {
     let begun = Instant::now();
     let at = |seconds: u64| begun + Duration::from_secs(seconds);
     let replaced = vec![Replaced { leaves: at(5), ready: at(10) }, Replaced { leaves: at(20), ready: at(30) }];
-    let times = Times { new_ready: at(10), old_leaves: at(20), old_unready: at(29), replaced };
+    let times = Times { new_ready: at(10), old_leaves: at(20), old_idle: at(29), replaced };
     for (second, may_fail) in [(4, false), (5, true), (11, true), (12, false), (19, false), (25, true), (32, false)] {
         for (status, is_failure) in [(201, false), (503, true), (0, true)] {
             let wrong = is_wrong_write(&request(Deed::Create, at(second), status), &times);

@@ -33,8 +33,8 @@ pub(crate) struct PeerFlags {
 
     /// The id of the kube-apiserver behind this proxy: the name of its Lease in kube-system
     ///
-    /// By default the one whose label kubernetes.io/hostname is the name of this host; of several, the one whose name is the hash of it. When
-    /// it cannot be told, the error names the candidates.
+    /// By default the one whose label kubernetes.io/hostname is the name of this host. When there is none or more than one, the error names
+    /// the candidates. Who may write Leases in kube-system can make a second one: name it where that matters.
     #[arg(long, value_name = "ID", value_parser = clap::builder::NonEmptyStringValueParser::new(), help_heading = DISCOVERY)]
     pub(crate) server_id: Option<String>,
 

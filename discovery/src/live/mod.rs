@@ -263,16 +263,12 @@ pub fn identify(access: &Access, local_address: SocketAddr, hostname: &str, time
         let began = Instant::now();
         let mut listed: Option<Instant> = None;
         loop {
-            // However many Leases there are: the one that kube-apiserver writes has a name of its own.
-            if let Some(lease) = own_identity(&transport, place, hostname).await {
-                return Ok(lease.id);
-            }
             let why = match list_identities(&transport, place).await {
                 Ok(leases) => {
-                    // A Lease with another name than ours would have is believed only if ours does not come: anybody may have made it.
                     let has_waited = listed.get_or_insert_with(Instant::now).elapsed() >= OWN_LEASE_MAX || began.elapsed() >= time_max;
                     match identity::choose(hostname, &leases) {
-                        Ok(id) if has_waited => return Ok(id),
+                        // Another name than kube-apiserver gives it is believed only if that one does not come: anybody may have made it.
+                        Ok(id) if has_waited || id.as_str() == leases::name_on(hostname) => return Ok(id),
                         Ok(id) => format!("the Lease {id} names this host, and is not named by it"),
                         Err(error) => error.to_string(),
                     }
@@ -357,14 +353,6 @@ fn alone(access: &Access, address: SocketAddr) -> Result<(Runtime, Transport, Pl
 
 fn json() -> HeaderMap {
     HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("application/json"))])
-}
-
-/// The Lease that the kube-apiserver of this host keeps, if it is there and names the host.
-async fn own_identity(transport: &Transport, place: Place, hostname: &str) -> Option<Lease> {
-    let path = leases_path(&format!("/{}", leases::name_on(hostname)));
-    let reply = transport.get(place, &path, json(), IDENTITIES).await.ok().filter(|reply| reply.status.is_success())?;
-    let lease: objects::Lease = serde_json::from_slice(&reply.body).ok()?;
-    objects::identity(&lease).filter(|lease| lease.hostname.as_deref() == Some(hostname))
 }
 
 async fn list_identities(transport: &Transport, place: Place) -> Result<Vec<Lease>, String> {

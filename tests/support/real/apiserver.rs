@@ -22,6 +22,8 @@ pub const NAME: &str = "kubernetes.default.svc";
 
 /// From the start to `/readyz`, on a machine that compiles beside; alone it takes 4 s.
 const READY_LIMIT: Duration = Duration::from_secs(180);
+/// `/readyz` as mvproxy asks for it. The checks of etcd say no for a second after the start, whatever the server can do.
+const SERVES: &str = "/readyz?exclude=etcd&exclude=etcd-readiness";
 /// For a line of the audit log that has to come.
 const AUDIT_LIMIT: Duration = Duration::from_secs(10);
 /// What the user `mvproxy` may do.
@@ -262,14 +264,20 @@ impl Apiserver {
         self.launch().await;
     }
 
-    /// Waits until `/readyz` is 200, and the first time until the manifests are in force; when it was last seen not to be ready.
+    /// Waits until `/readyz` is 200, and the first time until the manifests are in force; when it was last seen not to serve anybody yet,
+    /// which may be a second earlier.
     ///
     /// A restarted server still answers 403 to entitled users for a moment after this: that is how real ones are.
     pub async fn wait_ready(&mut self) -> Instant {
         let begun = Instant::now();
-        let (mut unready, mut asked) = (begun, begun);
-        while !self.ready().await {
-            unready = asked;
+        let mut idle = begun;
+        loop {
+            let asked = Instant::now();
+            if !self.answers(ADMIN, SERVES).await {
+                idle = asked;
+            } else if self.ready().await {
+                break;
+            }
             let hostname = self.plan.hostname.clone();
             let process = self.process.as_mut().unwrap_or_else(|| panic!("{hostname} is not running"));
             if let Some(status) = process.ended() {
@@ -279,14 +287,13 @@ impl Apiserver {
                 process.fail(&format!("was not ready within {READY_LIMIT:?}"));
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
-            asked = Instant::now();
         }
         if !self.settled {
             self.plan.plane.manifests.get_or_init(|| self.apply_manifests()).await;
             self.wait_for(MVPROXY, "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases").await;
             self.settled = true;
         }
-        unready
+        idle
     }
 
     /// Whether `/readyz` is 200 now.
