@@ -237,8 +237,11 @@ impl Load {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forwarding_allocates_nothing_and_copies_bodies_once() {
-    let mut world =
-        World::on(IoDriver::Auto).shards(2).local("cp-a", apis::base()).peer("cp-b", [apis::base(), apis::batch()].concat()).start();
+    let mut world = World::on(IoDriver::Auto)
+        .shards(2)
+        .local("cp-a", apis::everywhere())
+        .peer("cp-b", [apis::everywhere(), apis::batch()].concat())
+        .start();
     let writers = [Writer::new(&world, world.twin("cp-a"), LOCAL).await, Writer::new(&world, world.twin("cp-b"), REROUTED).await];
     for writer in &writers {
         writer.write().await;

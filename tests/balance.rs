@@ -23,7 +23,7 @@ async fn sixty_four_connections_are_spread_evenly_in_every_run() {
     let mut worst: f64 = 0.0;
     for run in 1..=RUNS {
         // A new port each time, and with it a new hash of SO_REUSEPORT.
-        let world = World::on(IoDriver::Auto).shards(SHARDS).local("cp-a", apis::base()).start();
+        let world = World::on(IoDriver::Auto).shards(SHARDS).local("cp-a", apis::everywhere()).start();
         let mut connecting = JoinSet::new();
         for _ in 0..CONNECTIONS {
             let (address, ca) = (world.address(), world.pki().ca_pem().to_owned());

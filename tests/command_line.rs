@@ -320,7 +320,7 @@ fn flags_may_come_from_a_file() {
 #[tokio::test]
 async fn the_second_signal_ends_at_once() {
     let files = Files::new("signals");
-    let twin = Twin::start(TwinConfig::new("cp-a", files.pki.serving().unwrap(), apis::base())).unwrap();
+    let twin = Twin::start(TwinConfig::new("cp-a", files.pki.serving().unwrap(), apis::everywhere())).unwrap();
     let text = files.write("twin.yaml", &routes(twin.address()));
     for (signal, expected) in [(Signal::TERM, 143), (Signal::INT, 130)] {
         let mut proxy = Running::start(files.serve(&[("--static-routes", &text)]));

@@ -32,7 +32,7 @@ async fn h2spec_passes_on_a_path_of_a_peer(driver: IoDriver) {
 async fn h2spec_passes(driver: IoDriver, path: &str) {
     let plan = World::on(driver);
     let (local, peer) = (patient(plan.pki()).await, patient(plan.pki()).await);
-    let world = plan.local_at("cp-a", apis::base(), local.address()).peer_at("cp-b", apis::batch(), peer.address()).start();
+    let world = plan.local_at("cp-a", apis::everywhere(), local.address()).peer_at("cp-b", apis::batch(), peer.address()).start();
     let mut suite = h2spec();
     suite.args(["--strict", "--tls", "--insecure", "--timeout", "5", "--host", "127.0.0.1", "--port"]);
     suite.arg(world.address().port().to_string()).args(["--path", path]);
@@ -70,7 +70,7 @@ async fn h2specd_passes_behind_the_proxy(driver: IoDriver) {
     let first = free_ports(CASES);
     let nobody = Refusing::new();
     // A second attempt would be a second connection, and its verdict would count in place of the first one's.
-    let mut plan = World::on(driver).limits(|limits| limits.attempts = 1).local_at("cp-a", apis::base(), nobody.address());
+    let mut plan = World::on(driver).limits(|limits| limits.attempts = 1).local_at("cp-a", apis::everywhere(), nobody.address());
     for port in first..first + CASES {
         let api = Api::new("h2specd", "v1", vec![Resource::cluster(&format!("case{port}"), "case", "Case")]);
         plan = plan.peer_at(&format!("case-{port}"), vec![api], (Ipv4Addr::LOCALHOST, port).into());

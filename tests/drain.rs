@@ -26,7 +26,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 const DRAIN: Duration = Duration::from_secs(3);
 
 async fn short_requests_finish_and_watches_are_cancelled(driver: IoDriver) {
-    let mut world = World::on(driver).shards(2).local("cp-a", apis::base()).start();
+    let mut world = World::on(driver).shards(2).local("cp-a", apis::everywhere()).start();
     let (address, ca) = (world.address(), world.pki().ca_pem().to_owned());
     let mut watches = Vec::new();
     for _ in 0..4 {
@@ -57,7 +57,7 @@ async fn short_requests_finish_and_watches_are_cancelled(driver: IoDriver) {
 }
 
 async fn an_upload_in_flight_finishes(driver: IoDriver) {
-    let mut world = World::on(driver).local("cp-a", apis::base()).start();
+    let mut world = World::on(driver).local("cp-a", apis::everywhere()).start();
     let client = world.raw().await;
     let (response, mut stream) = client.open(Method::POST, "/debug/twin/echo", HeaderMap::new(), false).await;
     let body = noise(1 << 20, 4);
@@ -81,14 +81,14 @@ async fn an_upload_in_flight_finishes(driver: IoDriver) {
 }
 
 async fn an_engine_with_nothing_to_do_ends_at_once(driver: IoDriver) {
-    let mut world = World::on(driver).shards(2).local("cp-a", apis::base()).start();
+    let mut world = World::on(driver).shards(2).local("cp-a", apis::everywhere()).start();
     let started = Instant::now();
     timeout(LIMIT, world.drain()).await.unwrap().unwrap();
     assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
 }
 
 async fn what_does_not_finish_is_cut_at_the_limit(driver: IoDriver) {
-    let mut world = World::on(driver).local("cp-a", apis::base()).limits(|limits| limits.drain = Duration::from_secs(1)).start();
+    let mut world = World::on(driver).local("cp-a", apis::everywhere()).limits(|limits| limits.drain = Duration::from_secs(1)).start();
     let client = world.client().await;
     let hanging = tokio::spawn(async move { client.get("/debug/twin/hang").await });
     eventually("the request arrives", LIMIT, || world.twin("cp-a").counts().requests == 1).await;

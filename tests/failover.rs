@@ -45,8 +45,8 @@ fn assert_unavailable(answer: &Response, retry_after: Option<&str>) {
 
 async fn no_server_is_503_and_may_be_tried_again(driver: IoDriver) {
     let (local, peer) = (Refusing::new(), Refusing::new());
-    let plan = World::on(driver).local_at("cp-a", apis::base(), local.address());
-    let world = plan.peer_at("cp-b", [apis::base(), apis::batch()].concat(), peer.address()).start();
+    let plan = World::on(driver).local_at("cp-a", apis::everywhere(), local.address());
+    let world = plan.peer_at("cp-b", [apis::everywhere(), apis::batch()].concat(), peer.address()).start();
     let client = world.client().await;
     for path in [PODS, JOBS, "/readyz", "/apis", "/nothing"] {
         let started = Instant::now();
@@ -60,7 +60,7 @@ async fn no_server_is_503_and_may_be_tried_again(driver: IoDriver) {
 }
 
 async fn a_peer_answers_while_local_is_down(driver: IoDriver) {
-    let mut world = World::on(driver).local("cp-a", apis::base()).peer("cp-b", [apis::base(), apis::batch()].concat()).start();
+    let mut world = World::on(driver).local("cp-a", apis::everywhere()).peer("cp-b", [apis::everywhere(), apis::batch()].concat()).start();
     let client = world.client().await;
     let ask = async |path: &str| {
         let answer = client.get(path).await.unwrap();
@@ -88,7 +88,7 @@ async fn a_peer_answers_while_local_is_down(driver: IoDriver) {
 }
 
 async fn a_request_is_never_a_404_because_its_server_is_gone(driver: IoDriver) {
-    let mut world = World::on(driver).local("cp-a", apis::base()).peer("cp-b", apis::batch()).peer("cp-c", apis::batch()).start();
+    let mut world = World::on(driver).local("cp-a", apis::everywhere()).peer("cp-b", apis::batch()).peer("cp-c", apis::batch()).start();
     let client = world.client().await;
     for _ in 0..20 {
         assert_eq!(client.get(JOBS).await.unwrap().status, StatusCode::OK);
@@ -123,7 +123,7 @@ async fn eventually_ok(client: &Client, path: &str, limit: Duration) {
 }
 
 async fn a_server_killed_in_a_body_is_a_reset(driver: IoDriver) {
-    let mut world = World::on(driver).local("cp-a", apis::base()).peer("cp-b", apis::batch()).start();
+    let mut world = World::on(driver).local("cp-a", apis::everywhere()).peer("cp-b", apis::batch()).start();
     let client = world.client().await;
     let mut running = JoinSet::new();
     for _ in 0..4 {
@@ -144,7 +144,7 @@ async fn a_server_killed_in_a_body_is_a_reset(driver: IoDriver) {
 
 async fn a_server_that_never_speaks_is_503_in_time(driver: IoDriver) {
     let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let world = World::on(driver).local_at("cp-a", apis::base(), silent.local_addr().unwrap()).start();
+    let world = World::on(driver).local_at("cp-a", apis::everywhere(), silent.local_addr().unwrap()).start();
     let client = world.client().await;
     let started = Instant::now();
     let answer = client.get(PODS).await.unwrap();
@@ -154,7 +154,7 @@ async fn a_server_that_never_speaks_is_503_in_time(driver: IoDriver) {
 
 async fn a_server_with_another_authority_gets_no_request(driver: IoDriver) {
     let other = Pki::new().unwrap();
-    let plan = World::on(driver).local("cp-a", apis::base());
+    let plan = World::on(driver).local("cp-a", apis::everywhere());
     let world = plan.peer_with("cp-b", apis::batch(), |config| config.serving = other.serving().unwrap()).start();
     let client = world.client().await;
     for _ in 0..3 {
@@ -167,7 +167,7 @@ async fn a_server_with_another_authority_gets_no_request(driver: IoDriver) {
 
 async fn goaways_cost_no_request(driver: IoDriver) {
     let local = |config: &mut loadgen::TwinConfig| config.goaway_every = Some(37);
-    let world = World::on(driver).local_with("cp-a", apis::base(), local).peer_with("cp-b", apis::batch(), local).start();
+    let world = World::on(driver).local_with("cp-a", apis::everywhere(), local).peer_with("cp-b", apis::batch(), local).start();
     let mut running = JoinSet::new();
     for _ in 0..8 {
         let client = world.client().await;
@@ -189,7 +189,7 @@ async fn behind_nghttpd(driver: IoDriver) -> (World, Nghttpd, Client) {
     let plan = World::on(driver);
     let nghttpd = Nghttpd::start(plan.pki());
     nghttpd.serve("file", b"contents");
-    let world = plan.local_at("cp-a", apis::base(), nghttpd.address()).start();
+    let world = plan.local_at("cp-a", apis::everywhere(), nghttpd.address()).start();
     let client = world.client().await;
     assert_eq!(client.get("/file").await.unwrap().body, "contents");
     (world, nghttpd, client)

@@ -46,7 +46,7 @@ struct Neighbour {
 
 impl Neighbour {
     async fn new(driver: IoDriver) -> Self {
-        let world = World::on(driver).local("cp-a", apis::base()).start();
+        let world = World::on(driver).local("cp-a", apis::everywhere()).start();
         let client = world.client().await;
         let mut watch = client.watch(WATCH).await.unwrap();
         assert!(watch.next_event().await.unwrap().is_some());

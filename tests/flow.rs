@@ -31,7 +31,7 @@ async fn not_reading(client: &raw::Raw, path: &str) -> RecvStream {
 
 async fn slow_readers_hold_up_nobody_and_cost_only_their_windows(driver: IoDriver) {
     const SLOW: usize = 40;
-    let world = World::on(driver).local("cp-a", apis::base()).start();
+    let world = World::on(driver).local("cp-a", apis::everywhere()).start();
     let client = world.client().await;
     let fast = format!("/debug/twin/bytes/{BODY}");
     let expected = pattern(BODY);
@@ -68,7 +68,7 @@ async fn slow_readers_hold_up_nobody_and_cost_only_their_windows(driver: IoDrive
 }
 
 async fn a_server_that_does_not_read_holds_up_nobody(driver: IoDriver) {
-    let world = World::on(driver).local("cp-a", apis::base()).start();
+    let world = World::on(driver).local("cp-a", apis::everywhere()).start();
     let client = world.client().await;
     let mut stuck = JoinSet::new();
     for _ in 0..10 {
@@ -87,7 +87,7 @@ async fn a_server_that_does_not_read_holds_up_nobody(driver: IoDriver) {
 /// 64 connections that are never idle: with DEFER_TASKRUN a ring that always has a task ready may forget to look at
 /// completions and ticks.
 async fn a_busy_ring_starves_no_tick(driver: IoDriver) {
-    let world = World::on(driver).local("cp-a", apis::base()).start();
+    let world = World::on(driver).local("cp-a", apis::everywhere()).start();
     let stop = Arc::new(AtomicBool::new(false));
     let done = Arc::new(AtomicU64::new(0));
     let mut pumps = JoinSet::new();

@@ -28,7 +28,7 @@ fn silence(_: u32) -> Vec<u8> {
 async fn world(driver: IoDriver, first: Vec<u8>, then: Speech) -> World {
     let plan = World::on(driver);
     let address = hostile::server(plan.pki(), first, then).await;
-    let plan = plan.local_at("cp-a", apis::base(), address).peer("cp-b", apis::batch());
+    let plan = plan.local_at("cp-a", apis::everywhere(), address).peer("cp-b", apis::batch());
     plan.limits(|limits| limits.response_head = Duration::from_secs(3)).start()
 }
 

@@ -37,7 +37,7 @@ const WATCH: &str = "/api/v1/namespaces/default/configmaps?watch=true";
 const ECHO: &str = "/debug/twin/echo";
 
 fn world(driver: IoDriver) -> World {
-    World::on(driver).local("cp-a", apis::base()).start()
+    World::on(driver).local("cp-a", apis::everywhere()).start()
 }
 
 /// A GET without more lines than it needs.
@@ -61,14 +61,14 @@ async fn curl_speaks_http_1(driver: IoDriver) {
     let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
     let large = noise(1 << 20, 1);
     let upload = directory.write("up.bin", &large);
-    let data = format!("@{}", upload.display());
+    let from_file = format!("@{}", upload.display());
 
     let down = curl(&[&world.url("/debug/twin/bytes/1048576")]).await;
     assert!(down.stdout == pattern(1 << 20), "{} bytes", down.stdout.len());
     assert_eq!(said(&down), "200 1.1 1;");
     for more in [&["-H", "Expect:"][..], &["-H", "Expect: 100-continue"], &["-H", "Transfer-Encoding: chunked"]] {
         let echo = world.url(ECHO);
-        let up = curl(&[&["--data-binary", &data, &echo], more].concat()).await;
+        let up = curl(&[&["--data-binary", &from_file, &echo], more].concat()).await;
         assert!(up.stdout == large, "{more:?}: {} bytes", up.stdout.len());
         assert_eq!(said(&up), "200 1.1 1;", "{more:?}");
     }
@@ -78,7 +78,7 @@ async fn curl_speaks_http_1(driver: IoDriver) {
     // It would offer `http/1.0`, which no apiserver takes; without an offer it is HTTP/1.
     let old = curl(&["--http1.0", "--no-alpn", &world.url("/debug/twin/bytes/1000")]).await;
     assert!(old.stdout == pattern(1_000) && said(&old).starts_with("200 1."), "{old:?}");
-    let old = curl(&["--http1.0", "--no-alpn", "--data-binary", &data, &world.url(ECHO)]).await;
+    let old = curl(&["--http1.0", "--no-alpn", "--data-binary", &from_file, &world.url(ECHO)]).await;
     assert!(old.stdout == large, "{} bytes", old.stdout.len());
     let twice = curl(&[&world.url("/readyz"), &world.url("/readyz")]).await;
     assert_eq!(said(&twice), "200 1.1 1;200 1.1 0;");
@@ -86,7 +86,8 @@ async fn curl_speaks_http_1(driver: IoDriver) {
 
 async fn a_connection_serves_request_after_request(driver: IoDriver) {
     // The limit of a head is none of a connection.
-    let world = World::on(driver).limits(|limits| limits.client_handshake = Duration::from_secs(1)).local("cp-a", apis::base()).start();
+    let world =
+        World::on(driver).limits(|limits| limits.client_handshake = Duration::from_secs(1)).local("cp-a", apis::everywhere()).start();
     let mut wire = Wire::connect(&world).await;
     for size in [0usize, 1, 20_000, 300_000] {
         wire.send(get(&format!("/debug/twin/bytes/{size}"))).await;
@@ -400,7 +401,8 @@ async fn a_drain_lets_a_request_finish(driver: IoDriver) {
 }
 
 async fn a_slow_head_is_cut_off(driver: IoDriver) {
-    let world = World::on(driver).limits(|limits| limits.client_handshake = Duration::from_secs(1)).local("cp-a", apis::base()).start();
+    let world =
+        World::on(driver).limits(|limits| limits.client_handshake = Duration::from_secs(1)).local("cp-a", apis::everywhere()).start();
     let mut first = Wire::connect(&world).await;
     let mut later = Wire::connect(&world).await;
     later.send(get("/readyz")).await;

@@ -34,7 +34,7 @@ const LOCAL: &str = "/api/v1/namespaces/default/pods/x";
 const PEER: &str = "/apis/batch/v1/namespaces/default/jobs/x";
 
 fn twins(driver: IoDriver) -> World {
-    World::on(driver).local("cp-a", apis::base()).peer("cp-b", apis::batch()).start()
+    World::on(driver).local("cp-a", apis::everywhere()).peer("cp-b", apis::batch()).start()
 }
 
 /// A world whose local server is nghttpd, with a file of each of `sizes` and the same bytes to send.
@@ -46,7 +46,7 @@ fn behind_nghttpd(driver: IoDriver, sizes: &[usize]) -> (World, Nghttpd, Directo
         nghttpd.serve(&format!("{size}.bin"), &noise(size, size as u64));
         directory.write(&format!("{size}.bin"), &noise(size, size as u64));
     }
-    (plan.local_at("cp-a", apis::base(), nghttpd.address()).start(), nghttpd, directory)
+    (plan.local_at("cp-a", apis::everywhere(), nghttpd.address()).start(), nghttpd, directory)
 }
 
 fn assert_same(received: &[u8], sent: &[u8], what: &str) {
@@ -197,7 +197,7 @@ async fn trailers_pass_both_ways(driver: IoDriver) {
 
 /// Ten connections with a hundred streams each, all of them open at once, each with a body of its own.
 async fn a_thousand_streams_at_once(driver: IoDriver) {
-    let world = World::on(driver).shards(2).local("cp-a", apis::base()).peer("cp-b", apis::batch()).start();
+    let world = World::on(driver).shards(2).local("cp-a", apis::everywhere()).peer("cp-b", apis::batch()).start();
     let mut running = JoinSet::new();
     for connection in 0..10u64 {
         let client = world.client().await;

@@ -33,7 +33,8 @@ impl Scene {
     fn start(driver: IoDriver, goaway_chance: f64) -> Self {
         let plan = World::on(driver).shards(2);
         let servers = [(); 2].map(|()| GoServer::start(plan.pki(), goaway_chance));
-        let world = plan.local_at("cp-a", apis::base(), servers[0].address()).peer_at("cp-b", apis::batch(), servers[1].address()).start();
+        let world =
+            plan.local_at("cp-a", apis::everywhere(), servers[0].address()).peer_at("cp-b", apis::batch(), servers[1].address()).start();
         Self { world, directory: Directory::new(), _servers: servers }
     }
 

@@ -36,7 +36,7 @@ const PEERS: &str = "/apis/batch/v1/namespaces/default/jobs";
 const PATIENCE: Duration = Duration::from_secs(10);
 
 async fn client_connections(driver: IoDriver) {
-    let world = World::on(driver).limits(|limits| limits.client_conns = 3).local("cp-a", apis::base()).start();
+    let world = World::on(driver).limits(|limits| limits.client_conns = 3).local("cp-a", apis::everywhere()).start();
     let mut clients = Vec::new();
     for _ in 0..3 {
         clients.push(world.client().await);
@@ -65,7 +65,7 @@ async fn connect(world: &World) -> Result<Client, loadgen::Error> {
 
 async fn handshakes_that_do_not_end(driver: IoDriver) {
     let limit = Duration::from_millis(500);
-    let world = World::on(driver).limits(|limits| limits.client_handshake = limit).local("cp-a", apis::base()).start();
+    let world = World::on(driver).limits(|limits| limits.client_handshake = limit).local("cp-a", apis::everywhere()).start();
     let client = world.client().await;
     assert_eq!(client.get(LOCAL).await.unwrap().status, 200);
     let started = Instant::now();
@@ -90,7 +90,7 @@ async fn requests_that_wait(driver: IoDriver) {
     let hung = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let world = World::on(driver)
         .limits(|limits| (limits.waiting, limits.connect, limits.server_handshake) = (5, PATIENCE, PATIENCE))
-        .local_at("cp-a", apis::base(), hung.local_addr().unwrap())
+        .local_at("cp-a", apis::everywhere(), hung.local_addr().unwrap())
         .start();
     let mut waiting = Frames::connect(&world).await;
     let requests: Vec<u8> = (0..5).map(frames::nth_stream).flat_map(|stream| frames::get(stream, LOCAL)).collect();
@@ -120,7 +120,7 @@ async fn memory_for_readers_that_read_slowly(driver: IoDriver) {
     const HELD: usize = 2 << 20;
     // What a server sends ahead for one of them.
     const AHEAD: usize = 256 << 10;
-    let world = World::on(driver).limits(|limits| limits.held_bytes = HELD).local("cp-a", apis::base()).start();
+    let world = World::on(driver).limits(|limits| limits.held_bytes = HELD).local("cp-a", apis::everywhere()).start();
     let (quick, patient, slow) = (world.client().await, slow_client(&world).await, slow_client(&world).await);
     let mut kept = reader(&patient).await.unwrap().await.unwrap().into_body();
     let mut answers = Vec::new();
@@ -150,7 +150,7 @@ async fn memory_for_readers_that_read_slowly(driver: IoDriver) {
 
 async fn memory_for_readers_that_do_not_read(driver: IoDriver) {
     const HELD: usize = 1 << 20;
-    let world = World::on(driver).limits(|limits| limits.held_bytes = HELD).local("cp-a", apis::base()).start();
+    let world = World::on(driver).limits(|limits| limits.held_bytes = HELD).local("cp-a", apis::everywhere()).start();
     let (quick, slow) = (world.client().await, slow_client(&world).await);
     // All at once, so that they are taken while nothing is held yet; on a slow machine the last ones come too late for that.
     let (mut readers, mut lost) = (Vec::new(), 0);
@@ -180,7 +180,7 @@ fn is_calm(error: &h2::Error) -> bool {
 async fn a_peer_that_moves_often(driver: IoDriver) {
     const MOVES: usize = 300;
     let local = Refusing::new();
-    let mut world = World::on(driver).local_at("cp-a", apis::base(), local.address()).start();
+    let mut world = World::on(driver).local_at("cp-a", apis::everywhere(), local.address()).start();
     let client = world.client().await;
     let mut twins: Vec<Twin> = Vec::new();
     for nth in 0..8 {
@@ -237,7 +237,7 @@ async fn connections_made_with_old_certificates(driver: IoDriver) {
         }
     })
     .await;
-    let world = plan.local_at("cp-a", apis::base(), server.address()).start();
+    let world = plan.local_at("cp-a", apis::everywhere(), server.address()).start();
     let client = world.client().await;
     let mut watch = client.watch(&format!("{LOCAL}?watch=true")).await.unwrap();
     assert_eq!(watch.next_chunk().await.unwrap().unwrap(), "begun");
@@ -264,7 +264,7 @@ async fn connections_made_with_old_certificates(driver: IoDriver) {
 /// A byte now and then keeps no request alive: its answer has to begin in time, and a neighbour on the same connection does not notice.
 async fn uploads_that_trickle(driver: IoDriver) {
     let limit = Duration::from_secs(2);
-    let world = World::on(driver).limits(|limits| limits.response_head = limit).local("cp-a", apis::base()).start();
+    let world = World::on(driver).limits(|limits| limits.response_head = limit).local("cp-a", apis::everywhere()).start();
     let client = raw::Raw::connect(world.address(), world.pki().ca_pem(), &h2::client::Builder::new()).await;
     let began = Instant::now();
     let (response, mut upload) = client.open(Method::POST, LOCAL, HeaderMap::new(), false).await;
@@ -283,7 +283,7 @@ async fn uploads_that_trickle(driver: IoDriver) {
 
 /// Decision 0010: nothing goes on with a core that is half changed, and whoever runs the engine hears of it at once.
 async fn a_shard_that_panics(driver: IoDriver) {
-    let world = World::on(driver).shards(2).local("cp-a", apis::base()).start();
+    let world = World::on(driver).shards(2).local("cp-a", apis::everywhere()).start();
     assert_eq!(world.client().await.get(LOCAL).await.unwrap().status, 200);
     assert!(world.engine().failure().is_none());
     assert!(world.engine().panic_shard(1));

@@ -141,7 +141,7 @@ impl Proxy {
         let pki = Pki::new().unwrap();
         let ca = pki.write_ca(&directory, "ca").unwrap();
         let (cert, key) = pki.serving().unwrap().write(&directory, "serving").unwrap();
-        let twin = Twin::start(TwinConfig::new("cp-a", pki.serving().unwrap(), apis::base())).unwrap();
+        let twin = Twin::start(TwinConfig::new("cp-a", pki.serving().unwrap(), apis::everywhere())).unwrap();
         let routes = directory.join("routes.yaml");
         let serves = r#"{group: "", version: v1, resources: [configmaps]}"#;
         let text = format!("local: cp-a\nservers:\n- id: cp-a\n  address: {}\n  serves:\n  - {serves}\n", twin.address());

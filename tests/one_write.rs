@@ -83,7 +83,7 @@ async fn world(driver: IoDriver) -> (World, Batcher) {
     // A PING would be a write too.
     let plan = World::on(driver).limits(|limits| limits.ping_after = Duration::from_secs(600));
     let server = Batcher::start(plan.pki()).await;
-    (plan.local_at("cp-a", apis::base(), server.address).start(), server)
+    (plan.local_at("cp-a", apis::everywhere(), server.address).start(), server)
 }
 
 /// Writes to all sockets so far: read until nothing is added any more.

@@ -24,7 +24,10 @@ on_both_drivers!(
 /// cp-a is local; jobs are cp-b's alone, deployments are on both, `flowschemas` are local's alone.
 fn cluster(driver: IoDriver) -> World {
     let flow = apis::Api::new("flow.example", "v1", vec![apis::Resource::cluster("flowschemas", "flowschema", "FlowSchema")]);
-    World::on(driver).local("cp-a", [apis::base(), vec![flow]].concat()).peer("cp-b", [apis::base(), apis::batch()].concat()).start()
+    World::on(driver)
+        .local("cp-a", [apis::everywhere(), vec![flow]].concat())
+        .peer("cp-b", [apis::everywhere(), apis::batch()].concat())
+        .start()
 }
 
 fn answered_by(response: &Response) -> &str {

@@ -42,7 +42,7 @@ async fn a_client_that_resets_or_leaves_cancels_at_the_server(driver: IoDriver) 
         }
     })
     .await;
-    let world = plan.local_at("cp-a", apis::base(), server.address()).start();
+    let world = plan.local_at("cp-a", apis::everywhere(), server.address()).start();
     let mut next = async || timeout(LIMIT, seen.recv()).await.unwrap().unwrap();
     for reason in [Reason::CANCEL, Reason::NO_ERROR, Reason::INTERNAL_ERROR, Reason::ENHANCE_YOUR_CALM] {
         let client = world.raw().await;
@@ -59,7 +59,7 @@ async fn a_client_that_resets_or_leaves_cancels_at_the_server(driver: IoDriver) 
 }
 
 async fn an_answer_before_the_end_of_the_upload_is_a_success(driver: IoDriver) {
-    let world = World::on(driver).local("cp-a", apis::base()).start();
+    let world = World::on(driver).local("cp-a", apis::everywhere()).start();
     let client = world.raw().await;
     let (response, mut stream) = client.open(Method::POST, "/debug/twin/early", HeaderMap::new(), false).await;
     let mut response = timeout(LIMIT, response).await.unwrap().unwrap();
@@ -98,13 +98,13 @@ async fn a_refused_stream_is_tried_again(driver: IoDriver) {
     for times in [1, 2] {
         let plan = World::on(driver);
         let server = refusing(&plan, times).await;
-        let world = plan.local_at("cp-a", apis::base(), server.address()).start();
+        let world = plan.local_at("cp-a", apis::everywhere(), server.address()).start();
         let body = noise(60_000, 2);
         let answer = world.client().await.request(Method::POST, "/x", HeaderMap::new(), body.clone(), None).await.unwrap();
         assert!(answer.status == StatusCode::OK && answer.body == body, "refused {times} times: {}", answer.status);
     }
     // For ever: a 503 that may be sent again, because no server has begun.
-    let world = World::on(driver).local("cp-a", apis::base()).start();
+    let world = World::on(driver).local("cp-a", apis::everywhere()).start();
     let answer = world.client().await.get("/debug/twin/reset/7").await.unwrap();
     assert_eq!((answer.status, answer.header("retry-after")), (StatusCode::SERVICE_UNAVAILABLE, Some("1")));
     assert_eq!(world.twin("cp-a").counts().requests, 3);
@@ -123,14 +123,14 @@ async fn a_refused_stream_with_a_long_body_is_the_clients_to_try_again(driver: I
         respond.send_reset(Reason::REFUSED_STREAM);
     })
     .await;
-    let world = plan.local_at("cp-a", apis::base(), server.address()).start();
+    let world = plan.local_at("cp-a", apis::everywhere(), server.address()).start();
     let refused = world.client().await.request(Method::POST, "/x", HeaderMap::new(), noise(1 << 20, 3), None).await.unwrap_err();
     assert!(refused.is_reset(), "{refused}");
     assert_eq!(refused.reason(), Some(Reason::REFUSED_STREAM));
 }
 
 async fn resets_of_a_server_arrive_as_far_as_they_are_the_clients_matter(driver: IoDriver) {
-    let world = World::on(driver).local("cp-a", apis::base()).peer("cp-b", apis::batch()).start();
+    let world = World::on(driver).local("cp-a", apis::everywhere()).peer("cp-b", apis::batch()).start();
     let client = world.client().await;
     for path in ["/api/v1/pods", "/apis/batch/v1/jobs"] {
         for code in (0..=13).filter(|code| *code != 7) {
@@ -149,7 +149,7 @@ async fn resets_of_a_server_arrive_as_far_as_they_are_the_clients_matter(driver:
 }
 
 async fn a_cut_body_ends_in_a_reset(driver: IoDriver) {
-    let world = World::on(driver).local("cp-a", apis::base()).start();
+    let world = World::on(driver).local("cp-a", apis::everywhere()).start();
     let client = world.client().await;
     for count in [1usize, 1_000, 16_384, 300_000] {
         let mut body = client.watch(&format!("/debug/twin/truncate/{count}")).await.unwrap();
@@ -173,7 +173,7 @@ async fn what_goaway_did_not_process_is_tried_again(driver: IoDriver) {
         script::answer(&mut respond, body);
     })
     .await;
-    let world = plan.local_at("cp-a", apis::base(), server.address()).start();
+    let world = plan.local_at("cp-a", apis::everywhere(), server.address()).start();
     // A POST, which nothing but the GOAWAY's word allows to send again.
     let answer = world.client().await.request(Method::POST, "/x", HeaderMap::new(), Bytes::from_static(b"once"), None).await.unwrap();
     assert_eq!((answer.status, &answer.body[..]), (StatusCode::OK, &b"once"[..]));
@@ -181,7 +181,7 @@ async fn what_goaway_did_not_process_is_tried_again(driver: IoDriver) {
 }
 
 async fn a_server_that_goes_before_it_answers_is_503(driver: IoDriver) {
-    let mut world = World::on(driver).local("cp-a", apis::base()).start();
+    let mut world = World::on(driver).local("cp-a", apis::everywhere()).start();
     let client = world.client().await;
     let hanging = [Method::POST, Method::GET].map(|method| {
         let asked = client.clone();
@@ -200,7 +200,7 @@ async fn a_server_that_goes_before_it_answers_is_503(driver: IoDriver) {
 }
 
 async fn a_server_that_goes_while_it_answers_is_a_reset(driver: IoDriver) {
-    let mut world = World::on(driver).local("cp-a", apis::base()).start();
+    let mut world = World::on(driver).local("cp-a", apis::everywhere()).start();
     let client = world.client().await;
     let mut watch = client.watch("/api/v1/namespaces/default/configmaps?watch=true").await.unwrap();
     assert!(watch.next_event().await.unwrap().is_some());

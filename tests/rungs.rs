@@ -28,7 +28,7 @@ async fn defer_taskrun() {
 }
 
 async fn carries_requests_watches_and_large_bodies(driver: IoDriver, rung: &str) {
-    let mut world = World::on(driver).shards(2).local("cp-a", apis::base()).peer("cp-b", apis::batch()).start();
+    let mut world = World::on(driver).shards(2).local("cp-a", apis::everywhere()).peer("cp-b", apis::batch()).start();
     assert!(world.engine().drivers().iter().all(|line| line.ends_with(rung)), "{:?}", world.engine().drivers());
     let clients = [world.client().await, world.client().await, world.client().await];
     let mut watches = Vec::new();

@@ -58,7 +58,7 @@ async fn listen(pair: &KeyPairPem) -> (SocketAddr, Arc<Mutex<Seen>>) {
 async fn a_peer_with_a_wrong_name(driver: IoDriver) {
     let plan = World::on(driver);
     let (address, seen) = listen(&plan.pki().serving_for(&WRONG).unwrap()).await;
-    let world = plan.local("cp-a", apis::base()).peer_at("cp-b", apis::batch(), address).start();
+    let world = plan.local("cp-a", apis::everywhere()).peer_at("cp-b", apis::batch(), address).start();
     let client = world.client().await;
     for _ in 0..3 {
         let answer = client.get(JOBS).await.unwrap();
@@ -72,7 +72,7 @@ async fn a_peer_with_a_wrong_name(driver: IoDriver) {
 async fn a_local_server_with_a_wrong_name(driver: IoDriver) {
     let plan = World::on(driver);
     let (address, seen) = listen(&plan.pki().serving_for(&WRONG).unwrap()).await;
-    let world = plan.local_at("cp-a", apis::base(), address).start();
+    let world = plan.local_at("cp-a", apis::everywhere(), address).start();
     let answer = world.client().await.get(PODS).await.unwrap();
     assert_eq!(answer.status, 503);
     eventually("a failed handshake", PATIENCE, || seen.lock().unwrap().failed > 0).await;
@@ -83,7 +83,7 @@ async fn a_local_server_with_a_wrong_name(driver: IoDriver) {
 async fn the_right_name_gets_requests(driver: IoDriver) {
     let plan = World::on(driver);
     let (address, seen) = listen(&plan.pki().serving_for(&["kubernetes.default.svc"]).unwrap()).await;
-    let world = plan.local("cp-a", apis::base()).peer_at("cp-b", apis::batch(), address).start();
+    let world = plan.local("cp-a", apis::everywhere()).peer_at("cp-b", apis::batch(), address).start();
     let client = world.client().await;
     let asking = tokio::spawn(async move { client.get(JOBS).await });
     eventually("the preface", PATIENCE, || seen.lock().unwrap().http.starts_with(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")).await;

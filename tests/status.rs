@@ -30,10 +30,10 @@ struct Scene {
 impl Scene {
     fn start() -> Self {
         let pki = Pki::new().unwrap();
-        let (base, both) = (apis::base(), [apis::base(), apis::batch()].concat());
+        let (some, both) = (apis::everywhere(), [apis::everywhere(), apis::batch()].concat());
         let twin = |id, apis: &Vec<_>| Twin::start(TwinConfig::new(id, pki.serving().unwrap(), apis.clone())).unwrap();
-        let twins = vec![twin("cp-a", &base), twin("cp-b", &both)];
-        let files = Files::new(&pki, &[(&twins[0], "cp-a", &base), (&twins[1], "cp-b", &both)]);
+        let twins = vec![twin("cp-a", &some), twin("cp-b", &both)];
+        let files = Files::new(&pki, &[(&twins[0], "cp-a", &some), (&twins[1], "cp-b", &both)]);
         let port = free_port();
         let command = files.command_with_status(port);
         let proxy = files.start(command);
@@ -239,7 +239,7 @@ async fn a_status_port_in_use_is_a_runtime_error() {
     let scene = Scene::start();
     let taken = free_port();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, taken)).unwrap();
-    let files = Files::new(&scene.pki, &[(&scene.twins[0], "cp-a", &apis::base())]);
+    let files = Files::new(&scene.pki, &[(&scene.twins[0], "cp-a", &apis::everywhere())]);
     let output = files.command_with_status(taken).output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), stderr.lines().count()), (Some(1), 1), "{stderr}");
@@ -258,7 +258,7 @@ async fn a_host_that_no_lease_names_is_exit_2_with_the_candidates() {
     let (pki, host) = (Pki::new().unwrap(), "nobody-is-called-so");
     let config = TwinConfig::new("cp-a", pki.serving().unwrap(), apis::control_plane());
     let twin = Twin::start(TwinConfig { hostname: Some(host.to_owned()), ..config }).unwrap();
-    let files = Files::new(&pki, &[(&twin, "cp-a", &apis::base())]);
+    let files = Files::new(&pki, &[(&twin, "cp-a", &apis::everywhere())]);
     let kubeconfig = "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n\
                       clusters: [{name: k, cluster: {server: 'https://192.0.2.1'}}]\nusers: [{name: u, user: {token: t}}]\n";
     std::fs::write(files.path("kubeconfig"), kubeconfig).unwrap();

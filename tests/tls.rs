@@ -31,8 +31,8 @@ const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
 
 /// A twin, and the files of a proxy in front of it.
 fn twin(pki: &Pki) -> (Twin, Files) {
-    let twin = Twin::start(TwinConfig::new("cp-a", pki.serving().unwrap(), apis::base())).unwrap();
-    let files = Files::new(pki, &[(&twin, "cp-a", &apis::base())]);
+    let twin = Twin::start(TwinConfig::new("cp-a", pki.serving().unwrap(), apis::everywhere())).unwrap();
+    let files = Files::new(pki, &[(&twin, "cp-a", &apis::everywhere())]);
     (twin, files)
 }
 
@@ -152,7 +152,7 @@ async fn t4_the_certificate_fits_the_name_or_the_address() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn t5_versions_protocols_and_no_renegotiation() {
-    let world = World::on(IoDriver::Auto).local("cp-a", apis::base()).start();
+    let world = World::on(IoDriver::Auto).local("cp-a", apis::everywhere()).start();
     let openssl = |arguments: &[&str], input: &'static str| {
         let mut command = Command::new(support::tools::program("openssl", "openssl"));
         command.args(["s_client", "-connect", &world.address().to_string()]).args(arguments);
@@ -196,7 +196,7 @@ async fn t5_versions_protocols_and_no_renegotiation() {
 
 async fn t6_half_handshakes_are_ended_and_nobody_waits_for_them(driver: IoDriver) {
     let short = Duration::from_secs(2);
-    let world = World::on(driver).local("cp-a", apis::base()).limits(|limits| limits.client_handshake = short).start();
+    let world = World::on(driver).local("cp-a", apis::everywhere()).limits(|limits| limits.client_handshake = short).start();
     let (client, began) = (world.client().await, Instant::now());
     let mut stalled = Vec::new();
     for nth in 0..1_000 {
@@ -221,7 +221,7 @@ async fn t6_half_handshakes_are_ended_and_nobody_waits_for_them(driver: IoDriver
 }
 
 async fn t6_a_client_hello_byte_by_byte(driver: IoDriver) {
-    let world = World::on(driver).local("cp-a", apis::base()).start();
+    let world = World::on(driver).local("cp-a", apis::everywhere()).start();
     let tcp = TcpStream::connect(world.address()).await.unwrap();
     tcp.set_nodelay(true).unwrap();
     let (near, far) = tokio::io::duplex(1 << 16);
@@ -320,11 +320,11 @@ fn rotate(proxy: &Binary, pair: &KeyPairPem, nth: usize) {
         // Links into a directory that is swapped as a whole, as a kubelet mounts secrets.
         _ => {
             let home = cert.parent().unwrap();
-            let data = home.join(format!("data-{nth}"));
-            pair.write(&data, "tls").unwrap();
+            let folder = home.join(format!("data-{nth}"));
+            pair.write(&folder, "tls").unwrap();
             for (path, name) in [(&cert, "tls.crt"), (&key, "tls.key")] {
                 let link = path.with_extension("link");
-                std::os::unix::fs::symlink(data.join(name), &link).unwrap();
+                std::os::unix::fs::symlink(folder.join(name), &link).unwrap();
                 std::fs::rename(link, path).unwrap();
             }
         }
@@ -423,9 +423,9 @@ struct Cluster {
 impl Cluster {
     async fn new() -> Self {
         let (local_ca, peer_ca) = (Pki::new().unwrap(), Pki::new().unwrap());
-        let local = Twin::start(TwinConfig::new("cp-a", local_ca.serving().unwrap(), apis::base())).unwrap();
+        let local = Twin::start(TwinConfig::new("cp-a", local_ca.serving().unwrap(), apis::everywhere())).unwrap();
         let peer = Twin::start(TwinConfig::new("cp-b", peer_ca.serving().unwrap(), apis::batch())).unwrap();
-        let files = Files::new(&peer_ca, &[(&local, "cp-a", &apis::base()), (&peer, "cp-b", &apis::batch())]);
+        let files = Files::new(&peer_ca, &[(&local, "cp-a", &apis::everywhere()), (&peer, "cp-b", &apis::batch())]);
         std::fs::write(files.path("local-ca.crt"), local_ca.ca_pem()).unwrap();
         let mut command = files.command();
         command.arg(format!("--local-ca-file={}", files.path("local-ca.crt").display()));
@@ -450,7 +450,7 @@ impl Cluster {
     /// The server of `path` is started again at its address, with another certificate.
     async fn restart(&mut self, path: &str, serving: KeyPairPem) {
         let (twin, id, serves) =
-            if path == JOBS { (&mut self.peer, "cp-b", apis::batch()) } else { (&mut self.local, "cp-a", apis::base()) };
+            if path == JOBS { (&mut self.peer, "cp-b", apis::batch()) } else { (&mut self.local, "cp-a", apis::everywhere()) };
         let old = twin.take().unwrap();
         let port = old.address().port();
         old.abort().await;

@@ -387,7 +387,7 @@ async fn the_twin_answers_as_the_real_server() {
     let Some(version) = Version::of_minor(36) else { return };
     let plane = ControlPlane::start().await;
     let real = plane.server("cp-a", version).start().await;
-    let served = [apis::base(), apis::batch(), apis::control_plane()].concat();
+    let served = [apis::everywhere(), apis::batch(), apis::control_plane()].concat();
     let config = TwinConfig::new("cp-a", plane.pki().serving().unwrap(), served);
     let twin = Twin::start(TwinConfig { hostname: Some("cp-a".into()), ..config }).unwrap();
     let both = Both::new(&plane, &twin, &real).await;
@@ -395,8 +395,8 @@ async fn the_twin_answers_as_the_real_server() {
     let namespace = json!({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "walk"}});
     both.write(Method::POST, "/api/v1/namespaces", &namespace).await.status(201);
     errors_are_the_same(&both).await;
-    let data = [&json!({"data": {"a": "b"}}), &json!({"data": {"a": "c"}})];
-    objects_and_watches_are_the_same(&both, MAPS, "ConfigMap", "v1", data).await;
+    let contents = [&json!({"data": {"a": "b"}}), &json!({"data": {"a": "c"}})];
+    objects_and_watches_are_the_same(&both, MAPS, "ConfigMap", "v1", contents).await;
     let spec = |second: u8| {
         let renewed = format!("2026-01-01T00:00:0{second}.000000Z");
         json!({"spec": {"holderIdentity": "me", "leaseDurationSeconds": 3600, "renewTime": renewed}})
@@ -416,7 +416,7 @@ async fn the_twin_writes_storage_versions_as_the_real_server() {
     let Some(version) = Version::of_minor(36) else { return };
     let plane = ControlPlane::start().await;
     let real = plane.server("cp-a", version).storage_version_api(true).start().await;
-    let served = [apis::base(), apis::batch(), apis::control_plane(), apis::storage_versions()].concat();
+    let served = [apis::everywhere(), apis::batch(), apis::control_plane(), apis::storage_versions()].concat();
     let config = TwinConfig::new("cp-a", plane.pki().serving().unwrap(), served);
     let twin = Twin::start(TwinConfig { hostname: Some("cp-a".into()), ..config }).unwrap();
     let both = Both::new(&plane, &twin, &real).await;

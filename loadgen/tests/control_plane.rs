@@ -38,7 +38,7 @@ impl Plane {
     }
 
     fn start(&self, id: &str, version: &str, port: u16) -> Twin {
-        let served = [apis::base(), apis::control_plane(), apis::storage_versions()].concat();
+        let served = [apis::everywhere(), apis::control_plane(), apis::storage_versions()].concat();
         let config = TwinConfig {
             version: version.into(),
             hostname: Some(id.into()),

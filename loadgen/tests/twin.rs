@@ -27,7 +27,7 @@ async fn pair() -> Pair {
 
 async fn pair_with(adjust: impl FnOnce(&mut TwinConfig)) -> Pair {
     let pki = Pki::new().unwrap();
-    let mut config = TwinConfig::new("cp-a", pki.serving().unwrap(), [apis::base(), apis::batch()].concat());
+    let mut config = TwinConfig::new("cp-a", pki.serving().unwrap(), [apis::everywhere(), apis::batch()].concat());
     config.client_ca = Some(pki.ca_pem().to_owned());
     adjust(&mut config);
     let twin = Twin::start(config).unwrap();
@@ -329,7 +329,7 @@ async fn aborting_cuts_everything_and_frees_the_port() {
     assert!(timeout(Duration::from_secs(1), watch.next_event()).await.unwrap().is_err());
     assert!(pair.client.get("/readyz").await.is_err());
     assert!(!pair.client.alive());
-    let mut config = TwinConfig::new("cp-a", pair.pki.serving().unwrap(), apis::base());
+    let mut config = TwinConfig::new("cp-a", pair.pki.serving().unwrap(), apis::everywhere());
     config.port = address.port();
     let twin = Twin::start(config).unwrap();
     let client = Client::connect(twin.address(), pair.pki.ca_pem(), "localhost", None).await.unwrap();

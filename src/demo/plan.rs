@@ -45,13 +45,13 @@ pub(super) fn upgrades() -> Vec<Server> {
 
 /// What every server of the old version has.
 fn old_apis() -> Vec<Api> {
-    [apis::base(), apis::control_plane(), admission(&[])].concat()
+    [apis::everywhere(), apis::control_plane(), admission(&[])].concat()
 }
 
 /// The same of the new version, which adds one.
 fn new_apis() -> Vec<Api> {
     let new = Resource::cluster("mutatingadmissionpolicies", "mutatingadmissionpolicy", "MutatingAdmissionPolicy");
-    [apis::base(), apis::control_plane(), admission(&[new])].concat()
+    [apis::everywhere(), apis::control_plane(), admission(&[new])].concat()
 }
 
 fn admission(more: &[Resource]) -> Vec<Api> {

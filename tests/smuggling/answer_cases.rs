@@ -166,17 +166,17 @@ const LENGTH: Fields<'static> = &[OK, ("content-length", "5")];
 const NO_CONTENT: Fields<'static> = &[(":status", "204")];
 const NOT_MODIFIED: Fields<'static> = &[(":status", "304"), ("content-length", "5")];
 const HINTS: Fields<'static> = &[(":status", "103"), ("link", "</a>")];
-const INNER: &str = "0\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 4\r\nevil: 1\r\n\r\nevil";
+const BURIED: &str = "0\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 4\r\nevil: 1\r\n\r\nevil";
 
 /// Whole answers to a method.
 const WHOLE: &[(&str, &str, &[Part], Want)] = &[
     ("nothing", "GET", &[Head(&[OK], true)], Fine(200, "")),
     ("a length of 0", "GET", &[Head(&[OK, ("content-length", "0")], true)], Fine(200, "")),
     ("pieces", "GET", &[Head(LENGTH, false), Data("he", false), Data("", false), Data("llo", true)], Fine(200, "hello")),
-    ("an answer inside", "GET", &[Head(&[OK], false), Data(INNER, true)], Fine(200, INNER)),
+    ("an answer inside", "GET", &[Head(&[OK], false), Data(BURIED, true)], Fine(200, BURIED)),
     ("an answer inside, in two", "GET", &[Head(&[OK], false), Data("a\r\n", false), Data("0\r\n\r\n", true)], Fine(200, "a\r\n0\r\n\r\n")),
     ("longer than its length", "GET", &[Head(LENGTH, false), Data("hello evil", true)], Broken),
-    ("longer than its length, later", "GET", &[Head(LENGTH, false), Data("hello", false), Data(INNER, true)], Broken),
+    ("longer than its length, later", "GET", &[Head(LENGTH, false), Data("hello", false), Data(BURIED, true)], Broken),
     ("longer than a length of 0", "GET", &[Head(&[OK, ("content-length", "0")], false), Data("evil", true)], Broken),
     ("shorter than its length", "GET", &[Head(LENGTH, false), Data("hell", true)], Broken),
     ("nothing of its length", "GET", &[Head(LENGTH, false), Data("", true)], Broken),

@@ -16,7 +16,7 @@ impl Stage {
     pub async fn on(driver: IoDriver) -> Self {
         let plan = World::on(driver);
         let rogue = Rogue::start(plan.pki()).await;
-        let world = plan.local_at("rogue", apis::base(), rogue.address()).start();
+        let world = plan.local_at("rogue", apis::everywhere(), rogue.address()).start();
         Self { world, rogue }
     }
 }

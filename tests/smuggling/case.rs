@@ -50,7 +50,7 @@ impl Stage {
     pub async fn on(driver: IoDriver) -> Self {
         let plan = World::on(driver);
         let recorder = Recorder::start(plan.pki()).await;
-        let world = plan.local_at("recorder", apis::base(), recorder.address()).start();
+        let world = plan.local_at("recorder", apis::everywhere(), recorder.address()).start();
         let sentinel = Wire::connect(&world).await;
         Self { world, recorder, sentinel, begun: Vec::new(), expected_field: None, expected_authority: None }
     }

@@ -18,7 +18,7 @@ pub struct Case {
 type Text = &'static [u8];
 
 const HELLO: &str = "5\r\nhello\r\n0\r\n\r\n";
-const INNER: &str = "GET /hidden HTTP/1.1\r\nHost: k\r\n\r\n";
+const BURIED: &str = "GET /hidden HTTP/1.1\r\nHost: k\r\n\r\n";
 
 /// Every case.
 pub fn all() -> Vec<Case> {
@@ -61,7 +61,7 @@ fn made() -> Vec<Case> {
     let get = |lines: String| format!("GET /case HTTP/1.1\r\nHost: k\r\n{lines}\r\n");
     let chunked = |body: String| format!("POST /case HTTP/1.1\r\nHost: k\r\nTransfer-Encoding: chunked\r\n\r\n{body}");
     let long = |count: usize| "a".repeat(count);
-    let length = INNER.len();
+    let length = BURIED.len();
     let cases = [
         ("a value of 70,000 bytes", get(format!("A: {}\r\n", long(70_000))), Refused(431)),
         ("a name of 70,000 bytes", get(format!("{}: a\r\n", long(70_000))), Refused(431)),
@@ -80,38 +80,38 @@ fn made() -> Vec<Case> {
         ("129 trailers", chunked(format!("0\r\n{}\r\n", "A: b\r\n".repeat(129))), Refused(400)),
         (
             "a request in a body",
-            format!("POST /case HTTP/1.1\r\nHost: k\r\nContent-Length: {length}\r\n\r\n{INNER}"),
-            Took(CASE, INNER.as_bytes()),
+            format!("POST /case HTTP/1.1\r\nHost: k\r\nContent-Length: {length}\r\n\r\n{BURIED}"),
+            Took(CASE, BURIED.as_bytes()),
         ),
         (
             "a request in the body of a GET",
-            format!("GET /case HTTP/1.1\r\nHost: k\r\nContent-Length: {length}\r\n\r\n{INNER}"),
-            Took(CASE, INNER.as_bytes()),
+            format!("GET /case HTTP/1.1\r\nHost: k\r\nContent-Length: {length}\r\n\r\n{BURIED}"),
+            Took(CASE, BURIED.as_bytes()),
         ),
-        ("a request in a chunk", chunked(format!("{length:x}\r\n{INNER}\r\n0\r\n\r\n")), Took(CASE, INNER.as_bytes())),
+        ("a request in a chunk", chunked(format!("{length:x}\r\n{BURIED}\r\n0\r\n\r\n")), Took(CASE, BURIED.as_bytes())),
         (
             "a request in the body of a CONNECT",
-            format!("CONNECT k:443 HTTP/1.1\r\nHost: k\r\nContent-Length: {length}\r\n\r\n{INNER}"),
+            format!("CONNECT k:443 HTTP/1.1\r\nHost: k\r\nContent-Length: {length}\r\n\r\n{BURIED}"),
             Refused(405),
         ),
         (
             "a request in the body of what is refused",
-            format!("POST /%zz HTTP/1.1\r\nHost: k\r\nContent-Length: {length}\r\n\r\n{INNER}"),
+            format!("POST /%zz HTTP/1.1\r\nHost: k\r\nContent-Length: {length}\r\n\r\n{BURIED}"),
             Refused(400),
         ),
         (
             "a request in a body that was answered early",
-            format!("POST /early HTTP/1.1\r\nHost: k\r\nContent-Length: 5000\r\n\r\n{INNER}"),
+            format!("POST /early HTTP/1.1\r\nHost: k\r\nContent-Length: 5000\r\n\r\n{BURIED}"),
             TookThenClosed("/early"),
         ),
         (
             "a request in chunks that were answered early",
-            format!("POST /early HTTP/1.1\r\nHost: k\r\nTransfer-Encoding: chunked\r\n\r\n1000\r\n{INNER}"),
+            format!("POST /early HTTP/1.1\r\nHost: k\r\nTransfer-Encoding: chunked\r\n\r\n1000\r\n{BURIED}"),
             TookThenClosed("/early"),
         ),
         (
             "a request in the body of an upgrade",
-            format!("POST /case HTTP/1.1\r\nHost: k\r\nConnection: upgrade\r\nUpgrade: x\r\nContent-Length: {length}\r\n\r\n{INNER}"),
+            format!("POST /case HTTP/1.1\r\nHost: k\r\nConnection: upgrade\r\nUpgrade: x\r\nContent-Length: {length}\r\n\r\n{BURIED}"),
             Refused(501),
         ),
     ];

@@ -119,11 +119,11 @@ impl Wire {
     pub async fn chunk(&mut self) -> Result<Vec<u8>, End> {
         let line = self.line().await?;
         let count = usize::from_str_radix(&line, 16).unwrap();
-        let data = self.exactly(count).await?;
+        let content = self.exactly(count).await?;
         if count > 0 {
             assert_eq!(self.line().await?, "");
         }
-        Ok(data)
+        Ok(content)
     }
 
     /// Reads a line, without its end.

@@ -1,7 +1,7 @@
 //! The world of an integration test: simulated apiservers, an engine in this process, and clients in front of it.
 //!
 //! ```ignore
-//! let world = World::on(driver).local("cp-a", apis::base()).peer("cp-b", apis::batch()).start();
+//! let world = World::on(driver).local("cp-a", apis::everywhere()).peer("cp-b", apis::batch()).start();
 //! let client = world.client().await;
 //! ```
 //!

@@ -55,7 +55,7 @@ pub struct Siege {
     pub twin: Twin,
     pub proxy: Binary,
     pub neighbour: Client,
-    pub base: Duration,
+    pub calm: Duration,
     pub memory: usize,
 }
 
@@ -76,24 +76,24 @@ impl Siege {
 
     /// The same with a peer that has what local has not.
     pub async fn beside(pki: Pki, peer: Option<SocketAddr>) -> Self {
-        let twin = Twin::start(TwinConfig::new("cp-a", pki.serving().unwrap(), apis::base())).unwrap();
-        let (base, batch) = (apis::base(), apis::batch());
-        let local = (twin.address(), "cp-a", &base[..]);
+        let twin = Twin::start(TwinConfig::new("cp-a", pki.serving().unwrap(), apis::everywhere())).unwrap();
+        let (everywhere, batch) = (apis::everywhere(), apis::batch());
+        let local = (twin.address(), "cp-a", &everywhere[..]);
         let servers: Vec<_> = std::iter::once(local).chain(peer.map(|address| (address, "cp-b", &batch[..]))).collect();
         let proxy = Files::at(&pki, &servers).start_plain();
         let neighbour = Client::connect(proxy.address(), pki.ca_pem(), NAME, Some(TOKEN)).await.unwrap();
-        let mut siege = Self { pki, twin, proxy, neighbour, base: Duration::ZERO, memory: 0 };
-        siege.base = siege.measure_base().await;
+        let mut siege = Self { pki, twin, proxy, neighbour, calm: Duration::ZERO, memory: 0 };
+        siege.calm = siege.measure_calm().await;
         siege.memory = siege.proxy.resident();
         siege
     }
 
     /// The neighbour's p99 beside somebody who does no harm.
-    pub async fn measure_base(&self) -> Duration {
+    pub async fn measure_calm(&self) -> Duration {
         let mut harmless = self.harmless().await;
         let met = self.meet(if is_long() { Duration::from_secs(10) } else { Duration::from_millis(1_000) }, &harmless).await;
         harmless.join();
-        println!("base: {} requests, p99 {:?}, {} newcomers; the host took {:.1} %", met.asked, met.p99, met.newcomers, met.stolen);
+        println!("calm: {} requests, p99 {:?}, {} newcomers; the host took {:.1} %", met.asked, met.p99, met.newcomers, met.stolen);
         met.p99
     }
 
@@ -139,20 +139,20 @@ impl Siege {
     }
 
     /// The neighbour's p99 is within the bar, and attackers that are to be cut off are, in time. A shared machine is slow now and then, for a request and for minutes: a try that fails is
-    /// made again, with a base measured right before it, and one of `TRIES` has to be good.
+    /// made again, with the p99 of a calm moment measured right before it, and one of `TRIES` has to be good.
     pub async fn withstands(&self, what: &str, time: Duration, is_cut_off: bool, besiege: impl Fn() -> Besieger) {
         for attempt in 1..=TRIES {
-            let base = if attempt == 1 { self.base } else { self.measure_base().await };
-            let bar = (base * 2).max(base + Duration::from_millis(5));
+            let calm = if attempt == 1 { self.calm } else { self.measure_calm().await };
+            let bar = (calm * 2).max(calm + Duration::from_millis(5));
             let mut besieger = besiege();
             let met = self.meet(time, &besieger).await;
             besieger.join();
             let grown = met.memory.saturating_sub(self.memory);
             println!(
-                "{what}: {besieger}; neighbour: {} requests, p99 {:?} (base {:?}), {} newcomers; memory + {:.1} MiB; {} connections to the server; the host took {:.1} %",
+                "{what}: {besieger}; neighbour: {} requests, p99 {:?} (calm {:?}), {} newcomers; memory + {:.1} MiB; {} connections to the server; the host took {:.1} %",
                 met.asked,
                 met.p99,
-                base,
+                calm,
                 met.newcomers,
                 grown as f64 / 1_048_576.0,
                 self.twin.counts().connections,

@@ -49,7 +49,7 @@ impl Resource {
 }
 
 /// What every server has: the core group's common resources, and Deployments.
-pub fn base() -> Vec<Api> {
+pub fn everywhere() -> Vec<Api> {
     let core = vec![
         Resource::cluster("namespaces", "namespace", "Namespace"),
         Resource::cluster("nodes", "node", "Node"),
