@@ -1,4 +1,6 @@
 //! Live discovery against servers that a test scripts: what it learns, what it does not lose, and where it never connects to.
+//!
+//! Longer than 600 lines: it is one subject, and all of its stories share one scaffold (`Seen`, `pair`).
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 

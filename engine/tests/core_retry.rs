@@ -1,4 +1,6 @@
 //! What becomes of a request whose server is lost, refuses it or cannot be had; each test is one sentence.
+//!
+//! Longer than 600 lines: it is one subject, and a rule is read beside its exceptions, which share one stage.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 mod sim;
