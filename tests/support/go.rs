@@ -45,7 +45,7 @@ fn build() -> PathBuf {
     let lock = File::create(place.join("lock")).unwrap();
     lock.lock().unwrap();
     eprintln!("building the programs of tests/tools with Go; the first time fetches their sources");
-    let mut go = Command::new(program("go", "golang (1.24 or newer); tests/run fetches it"));
+    let mut go = Command::new(program("go", "golang (1.26.0 or newer); tests/run fetches it"));
     go.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools")).arg("build").arg("-o").arg(&place).args(PACKAGES);
     let status = go.status().unwrap();
     assert!(status.success(), "{go:?}: {status}");

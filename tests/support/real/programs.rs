@@ -1,6 +1,7 @@
 //! Which versions of Kubernetes the tests run, and where their programs are.
 
 use std::collections::HashMap;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{LazyLock, Mutex};
@@ -29,7 +30,11 @@ impl Version {
     pub fn of_minor(minor: u32) -> Option<Self> {
         let found = asked().iter().copied().find(|version| version.minor() == minor);
         if found.is_none() {
-            println!("LEFT OUT: v1.{minor} is not one of MVPROXY_REAL_VERSIONS");
+            let thread = std::thread::current();
+            let test = thread.name().unwrap_or("a test");
+            let line = format!("LEFT OUT: {test}: v1.{minor} is not one of MVPROXY_REAL_VERSIONS\n");
+            // Not `println`: what a test prints is shown only when it fails.
+            std::io::stderr().write_all(line.as_bytes()).ok();
         }
         found
     }
