@@ -151,7 +151,7 @@ pub(crate) struct ServeFlags {
     #[arg(long, value_name = "FILE", requires = "proxy_client_cert_file", help_heading = SERVERS)]
     pub(crate) proxy_client_key_file: Option<PathBuf>,
 
-    /// How many shards (threads with connections of their own): 1 to 256 [default: 4, or fewer]
+    /// How many shards (threads with connections of their own): 1 to 128 [default: 4, or fewer]
     ///
     /// The default is one for each CPU of --cpu-list; without that the least of 4, the CPUs of the affinity mask, and the whole CPUs of the
     /// cgroup's quota. One shard carries 50,000 requests a second and more, and each opens its own connections to every server, so
@@ -332,6 +332,7 @@ mod tests {
         let flags = flags("");
         assert_eq!((flags.bind_address, flags.secure_port, flags.http2_max_streams_per_connection), (None, 6443, 100));
         assert_eq!((flags.shards, flags.status_port, flags.verbose, flags.io_driver), (None, 6446, 0, IoDriver::Auto));
+        assert_eq!((flags.peers.peer_port, &flags.peers.peer_ports[..]), (6445, &[6443, 6445][..]));
     }
 
     #[test]

@@ -29,9 +29,6 @@ const COUNTERS_EVERY: u32 = 40;
 /// Runs until a signal, or until a shard fails.
 pub(crate) fn run(flags: &ServeFlags) -> Result<ExitCode, Failure> {
     log::set_format(flags.logging_format);
-    if let Some(path) = &flags.config {
-        log::info(format_args!("flags also come from {}", path.display()));
-    }
     let (sender, signal) = mpsc::channel();
     // Fails only when the program is about to end anyway.
     signals::listen(move |first| {
@@ -44,8 +41,17 @@ pub(crate) fn run(flags: &ServeFlags) -> Result<ExitCode, Failure> {
     let routes = Routes::open(flags, &config, &certificates)?;
     routes.show(&board, &config);
     config.report = routes.report();
-    let engine = Engine::start(config, certificates.configs(), &routes.readers()).map_err(Failure::runtime)?;
+    let engine = match Engine::start(config, certificates.configs(), &routes.readers()) {
+        Ok(engine) => engine,
+        Err(error) => {
+            routes.close();
+            return Err(Failure::runtime(error));
+        }
+    };
     board.show_engine(engine.observer());
+    if let Some(path) = &flags.config {
+        log::info(format_args!("flags also come from {}", path.display()));
+    }
     for line in engine.refusals() {
         log::info(line);
     }
@@ -100,18 +106,25 @@ pub(crate) enum Routes {
 impl Routes {
     /// Reads the file, or begins to ask the cluster.
     pub(crate) fn open(flags: &ServeFlags, config: &Config, certificates: &Certificates<'_>) -> Result<Self, Failure> {
-        if !flags.peers.is_on() {
-            let local = local_only(flags).map_err(Failure::usage)?;
-            let text = format!("the local server at {} alone: the feature gate is off", flags.peers.local_server.0);
-            return Ok(Self::Fixed(Publisher::new(local), text));
+        let file = flags.static_routes.as_ref().map(|path| routes(Named { flag: "--static-routes", path }, config.bind)).transpose()?;
+        if file.is_none() {
+            refuse_circle(flags.peers.local_server.0, config)?;
         }
-        match &flags.static_routes {
-            Some(path) => {
-                let snapshot = routes(Named { flag: "--static-routes", path }, config.bind)?;
+        if !flags.peers.is_on() {
+            let local = file.as_ref().map_or_else(|| named_local(flags), |file| file.servers()[file.local().get()].clone());
+            let text = format!("the local server at {} alone: the feature gate is off", local.address);
+            return Ok(Self::Fixed(Publisher::new(local_only(local).map_err(Failure::usage)?), text));
+        }
+        match file {
+            Some(snapshot) => {
                 let text = describe(&snapshot);
                 Ok(Self::Fixed(Publisher::new(snapshot), text))
             }
-            None if flags.peers.kubeconfig.is_some() => Ok(Self::Live(live::start(flags, &own(config), certificates.for_discovery())?)),
+            None if flags.peers.kubeconfig.is_some() => {
+                // Before others are told of us: a second proxy of the same server would write the same Lease.
+                Engine::check_ports(config).map_err(Failure::runtime)?;
+                Ok(Self::Live(live::start(flags, &own(config), certificates.for_discovery())?))
+            }
             None => Err(Failure::usage(
                 "nothing says who serves what: give --kubeconfig=FILE, with which the cluster is asked, or --static-routes=FILE; see 'mvproxy serve --help'",
             )),
@@ -176,13 +189,30 @@ impl Routes {
     }
 }
 
-/// Everything local.
-fn local_only(flags: &ServeFlags) -> Result<Snapshot, BuildError> {
-    let mut builder = SnapshotBuilder::new(1);
+/// The local server, as flags have it.
+fn named_local(flags: &ServeFlags) -> Server {
     let id = ServerId::new(flags.peers.server_id.as_deref().unwrap_or("local"));
-    let local = builder.server(Server::new(id, flags.peers.local_server.0))?;
+    Server::new(id, flags.peers.local_server.0)
+}
+
+/// Everything local.
+fn local_only(local: Server) -> Result<Snapshot, BuildError> {
+    let mut builder = SnapshotBuilder::new(1);
+    let local = builder.server(local)?;
     builder.local(local);
     builder.build()
+}
+
+/// The local server must not be this proxy.
+fn refuse_circle(local: SocketAddr, config: &Config) -> Result<(), Failure> {
+    let bound = [Some(config.bind), config.peer_bind].into_iter().flatten();
+    match bound.into_iter().find(|&bound| is_own(local, bound)) {
+        Some(bound) => Err(Failure::usage(format_args!(
+            "--local-server {local}: mvproxy itself is to listen on {bound}, so requests would go round in circles: give the apiserver's \
+             address, or another --bind-address or port of mvproxy"
+        ))),
+        None => Ok(()),
+    }
 }
 
 fn own(config: &Config) -> live::Own {

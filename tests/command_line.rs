@@ -16,6 +16,10 @@ use rustix::process::{Pid, Signal, kill_process};
 /// No command of these tests takes longer, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+const GATE_OFF: (&str, &str) = ("--feature-gates", "UnknownVersionInteroperabilityProxy=false");
+/// As in the routing file of [`Files`].
+const LOCAL: (&str, &str) = ("--local-server", "https://127.0.0.1:9");
+
 /// Files to name on a command line, removed at the end.
 struct Files {
     directory: PathBuf,
@@ -171,8 +175,8 @@ fn a_bad_flag_is_a_usage_error() {
         ("--bind-address", "localhost", "not an IP address", "10.0.0.5"),
         ("--secure-port", "65536", "not a port", "0 to 65535"),
         ("--status-port", "-1", "not a port", "0 to 65535"),
-        ("--shards", "0", "not a number of shards", "1 to 256"),
-        ("--shards", "257", "not a number of shards", "1 to 256"),
+        ("--shards", "0", "not a number of shards", "1 to 128"),
+        ("--shards", "129", "not a number of shards", "1 to 128"),
         ("--cpu-list", "1,x", "--cpu-list: `x` is no cpu", "0-3,6"),
         ("--cpu-list", "4000", "cpu 4000 is not one this process may use", "choose from"),
         ("--io-driver", "kqueue", "invalid value 'kqueue'", "auto, io_uring, epoll"),
@@ -218,6 +222,11 @@ fn a_file_with_wrong_content_is_a_usage_error() {
         (&[("--static-routes", &stranger)], "`local` is `cp-z`", "name one of `servers`"),
         (&[("--static-routes", &binary)], "not text in UTF-8", "is it the right file?"),
         (&[("--secure-port", "9")], "server `cp-a` has the address 127.0.0.1:9", "--secure-port"),
+        (
+            &[("--secure-port", "9"), LOCAL, GATE_OFF, ("--static-routes", "-")],
+            "--local-server 127.0.0.1:9: mvproxy itself",
+            "--bind-address",
+        ),
     ] {
         assert_refused(cause, files.serve(changes), 2, &[cause, fix]);
     }
@@ -279,6 +288,41 @@ fn verbose_says_what_it_runs_on_and_warns_once() {
     let warnings: Vec<&str> = proxy.log.lines().filter(|line| line.starts_with('W')).collect();
     assert_eq!(warnings.len(), 1, "{}", proxy.log);
     assert!(warnings[0].contains("not used with --static-routes"), "{warnings:?}");
+    proxy.signal(Signal::TERM);
+    assert_eq!(proxy.exit_code(), Some(0));
+}
+
+/// Where the local server is, the routing file says, also when nothing else in it counts.
+#[test]
+fn with_the_gate_off_the_local_server_is_still_that_of_the_file() {
+    let files = Files::new("gate");
+    let mut proxy = Running::start(files.serve(&[GATE_OFF]));
+    assert!(proxy.log.contains("the local server at 127.0.0.1:9 alone"), "{}", proxy.log);
+    proxy.signal(Signal::TERM);
+    assert_eq!(proxy.exit_code(), Some(0));
+}
+
+/// Each shard is a thread that may run on one CPU only, another one each, and clients are told how many streams they may open.
+#[test]
+fn shards_are_pinned_and_streams_limited() {
+    let files = Files::new("pinned");
+    let cpus = thread::available_parallelism().unwrap().get().min(2);
+    let shards = cpus.to_string();
+    let mut proxy = Running::start(files.serve(&[("--shards", &shards), ("--http2-max-streams-per-connection", "7")]));
+    let mut pins = Vec::new();
+    for task in fs::read_dir(format!("/proc/{}/task", proxy.child.id())).unwrap() {
+        let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).unwrap().trim().to_owned();
+        if value("Name:").starts_with("shard-") {
+            pins.push(value("Cpus_allowed_list:"));
+        }
+    }
+    pins.sort();
+    pins.dedup();
+    assert!(pins.len() == cpus && pins.iter().all(|pin| pin.parse::<u32>().is_ok()), "{pins:?}");
+    let asked = Command::new("nghttp").args(["--no-verify-peer", "-nv", &format!("https://{}/", proxy.address)]).output().unwrap();
+    let told = String::from_utf8(asked.stdout).unwrap();
+    assert!(told.contains("SETTINGS_MAX_CONCURRENT_STREAMS(0x03):7]"), "{told}");
     proxy.signal(Signal::TERM);
     assert_eq!(proxy.exit_code(), Some(0));
 }

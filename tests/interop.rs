@@ -7,6 +7,7 @@
 mod support;
 
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode};
@@ -199,6 +200,7 @@ async fn trailers_pass_both_ways(driver: IoDriver) {
 async fn a_thousand_streams_at_once(driver: IoDriver) {
     let world = World::on(driver).shards(2).local("cp-a", apis::everywhere()).peer("cp-b", apis::batch()).start();
     let mut running = JoinSet::new();
+    let began = Instant::now();
     for connection in 0..10u64 {
         let client = world.client().await;
         for stream in 0..100u64 {
@@ -214,6 +216,8 @@ async fn a_thousand_streams_at_once(driver: IoDriver) {
         }
     }
     assert_eq!(running.join_all().await.len(), 1_000);
+    // Each waits a second for its server: a hundred at a time would take ten.
+    assert!(began.elapsed() < Duration::from_secs(9), "{:?}: not all at once", began.elapsed());
     let counts = ["cp-a", "cp-b"].map(|id| world.twin(id).counts());
     assert_eq!(counts.map(|counts| (counts.requests, counts.failures)), [(1_000, 0); 2]);
 }

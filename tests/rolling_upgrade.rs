@@ -155,9 +155,11 @@ async fn replace_all(servers: &mut [Apiserver], way: Way, new: Version) -> Times
         };
         let ended = Instant::now();
         server.relaunch(|plan| plan.version(new).flag(NO_JOBS)).await;
-        old_idle = Some(server.wait_ready().await);
+        let idle = server.wait_ready().await;
+        old_idle = Some(idle);
         let ready = Instant::now();
-        println!("{way:?} {}: ended after {:?}, ready again after {:?}", server.hostname(), ended - leaves, ready - ended);
+        let (end, begin) = (ended - leaves, idle - ended);
+        println!("{way:?} {}: ended after {end:?}, may serve again after {begin:?}, ready after {:?}", server.hostname(), ready - ended);
         replaced.push(Replaced { leaves, ready });
         sleep(dwell()).await;
     }

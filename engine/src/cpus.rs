@@ -7,8 +7,8 @@
 
 use std::fmt;
 
-/// The most shards: the 256 connections a server gets are divided among them.
-pub const SHARDS_MAX: usize = 256;
+/// The most shards: the 256 connections a server gets are divided among them, one for watches and one for the rest at least.
+pub const SHARDS_MAX: usize = 128;
 
 /// Shards when nobody says: one CPU carries 50,000 requests a second and more, and each shard opens its own connections to
 /// every server.
@@ -174,7 +174,7 @@ mod tests {
         let some = [0, 1, 2, 5];
         for (shards, list, expected) in [
             (Some(0), None, "0 shards cannot be started"),
-            (Some(257), None, "257 shards cannot be started: ask for 1 to 256"),
+            (Some(129), None, "129 shards cannot be started: ask for 1 to 128"),
             (None, Some(""), "`` is no cpu"),
             (None, Some("a"), "`a` is no cpu"),
             (None, Some("1,"), "`` is no cpu"),

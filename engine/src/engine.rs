@@ -110,6 +110,12 @@ impl Engine {
         Ok(engine)
     }
 
+    /// Could [`Engine::start`] listen there? For whoever tells others of it before it starts.
+    pub fn check_ports(config: &Config) -> Result<(), StartError> {
+        listen(config.bind, 0, "--secure-port")?;
+        config.peer_bind.map_or(Ok(()), |bind| listen(bind, 0, "--peer-port").map(drop))
+    }
+
     /// Where it listens, with the real port when 0 was asked for.
     pub fn address(&self) -> SocketAddr {
         self.address

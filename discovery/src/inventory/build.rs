@@ -62,11 +62,8 @@ impl Inventory {
         let may_route_to_peers = self.may_route_to_peers();
         for (id, known) in self.in_order() {
             let is_local = *id == self.settings.local;
-            if !is_local && !may_route_to_peers {
-                continue;
-            }
-            let Some(&(address, via)) = places.get(id) else {
-                // Without a place to send it to, a request for what it serves is as if the server had left.
+            let Some(&(address, via)) = places.get(id).filter(|_| is_local || may_route_to_peers) else {
+                // Without a place to send it to, or the right to send it there, a request for what it serves is as if the server had left.
                 gone.extend(known.serves().iter().copied().chain(known.missing()));
                 continue;
             };

@@ -1,4 +1,6 @@
 //! Stories: what sources said, in order, and who serves what after that.
+//!
+//! Longer than 600 lines: it is one subject, and all of its stories share one scaffold ([`Story`]).
 
 use super::*;
 use crate::leases::name_on;
@@ -558,7 +560,8 @@ fn without_the_exclusions_nothing_goes_to_a_peer() {
     story.probe("a", true);
     story.fetch("a", "a1", &["mine"]);
     story.fetch("b", "b1", &["theirs"]);
-    assert_eq!((story.who("theirs"), story.who("mine"), story.address("b")), ("Unknown".into(), "a".into(), None));
+    assert_eq!((story.who("mine"), story.who("other"), story.address("b")), ("a".into(), "Unknown".into(), None));
+    assert_eq!(story.who("theirs"), "Gone", "no 404: somebody has it");
     story.tell(Event::Excluded(Exclusion::Aggregated, Vec::new()));
     assert_eq!(story.who("theirs"), "b", "somebody allowed it");
     story.tell(Event::ExcludedDenied(Exclusion::Aggregated));

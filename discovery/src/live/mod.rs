@@ -358,7 +358,12 @@ fn json() -> HeaderMap {
 async fn list_identities(transport: &Transport, place: Place) -> Result<Vec<Lease>, String> {
     #[derive(serde::Deserialize)]
     struct List {
+        metadata: ListMeta,
         items: Vec<objects::Lease>,
+    }
+    #[derive(serde::Deserialize)]
+    struct ListMeta {
+        r#continue: Option<String>,
     }
     let (key, value) = leases::IDENTITY_LABEL;
     let path = leases_path(&format!("?labelSelector={key}%3D{value}&limit={IDENTITIES_MAX}"));
@@ -367,6 +372,9 @@ async fn list_identities(transport: &Transport, place: Place) -> Result<Vec<Leas
         return Err(reply.status.to_string());
     }
     let list: List = serde_json::from_slice(&reply.body).map_err(|error| error.to_string())?;
+    if list.metadata.r#continue.is_some_and(|rest| !rest.is_empty()) {
+        return Err(format!("there are more than {IDENTITIES_MAX}"));
+    }
     Ok(list.items.iter().filter_map(objects::identity).collect())
 }
 
