@@ -190,7 +190,7 @@ async fn the_storage_version_api_names_the_servers_by_their_ids() {
     support::until("StorageVersions", Duration::from_secs(60), async || jobs().await.is_some_and(|one| one["apiServerID"] == server.id()))
         .await;
     assert_eq!(jobs().await.unwrap()["servedVersions"], json!(["batch/v1"]));
-    let lease = client.get(&format!("{LEASES}/{}", server.id())).await.unwrap().json().unwrap();
+    let lease = server.client(ADMIN).await.get(&format!("{LEASES}/{}", server.id())).await.unwrap().json().unwrap();
     let annotations = &lease["metadata"]["annotations"];
     assert_eq!(annotations["kubernetes.io/peer-advertise-address"], server.address().to_string(), "{lease}");
     assert_eq!(lease["metadata"]["labels"]["kubernetes.io/hostname"], "cp-a");
@@ -257,6 +257,7 @@ async fn the_manifests_let_mvproxy_do_what_it_must_and_nothing_else() {
         "/api/v1/nodes?watch=true",
         "/apis/coordination.k8s.io/v1/leases",
         "/apis/coordination.k8s.io/v1/namespaces/default/leases",
+        "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/x",
         "/apis/discovery.k8s.io/v1/endpointslices",
         "/apis/rbac.authorization.k8s.io/v1/clusterroles",
         "/metrics",
