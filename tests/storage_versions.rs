@@ -265,7 +265,8 @@ async fn one_that_names_the_wrong_server_misleads_nobody() {
         proxy.stop().await;
         proxy.relaunch();
         learn(proxy, &format!("anew-{nth}")).await;
-        assert_eq!(servers_of_jobs(proxy).await, json!([a.id()]), "proxy {nth}");
+        // Until cp-b was asked, what is said of it counts, last.
+        until("cp-b was asked", PATIENCE, async || servers_of_jobs(proxy).await == json!([a.id()])).await;
     }
     let absent = |event: &Value| event["responseStatus"]["code"] == 404;
     let told = b.audit().all().into_iter().filter(|(id, events)| id.starts_with("anew-") && events.iter().any(absent));
