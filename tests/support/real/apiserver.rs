@@ -22,7 +22,7 @@ pub const NAME: &str = "kubernetes.default.svc";
 
 /// From the start to `/readyz`, on a machine that compiles beside; alone it takes 4 s.
 const READY_LIMIT: Duration = Duration::from_secs(180);
-/// `/readyz` as mvproxy asks for it. The checks of etcd say no for a second after the start, whatever the server can do.
+/// `/readyz` as mvproxy asks for it, without the checks of etcd.
 const SERVES: &str = "/readyz?exclude=etcd&exclude=etcd-readiness";
 /// For a line of the audit log that has to come.
 const AUDIT_LIMIT: Duration = Duration::from_secs(10);
@@ -264,8 +264,8 @@ impl Apiserver {
         self.launch().await;
     }
 
-    /// Waits until `/readyz` is 200, and the first time until the manifests are in force; when it was last seen not to serve anybody yet,
-    /// which may be a second earlier.
+    /// Waits until `/readyz` is 200, and the first time until the manifests are in force; when mvproxy could not yet have found it
+    /// ready, which may be a moment earlier.
     ///
     /// A restarted server still answers 403 to entitled users for a moment after this: that is how real ones are.
     pub async fn wait_ready(&mut self) -> Instant {
