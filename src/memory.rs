@@ -14,8 +14,8 @@ pub(crate) fn release() {
 
 /// `memcpy` for everything that is linked into the program, rustls above all, in place of glibc's.
 ///
-/// Up to 2.38 glibc copies what is longer than 2 KiB with `rep movsb`, which takes several times as long on AMD's Zen 3 and 4 when the two
-/// places have certain distances (glibc bug 30994). So it gets no more than that at a time. See docs/decisions/0020.
+/// Debian 12's glibc (2.36) copies what is longer than 2 KiB with `rep movsb` where the CPU says that this is fast. On AMD's Zen 3 and 4 it is
+/// not, for places that are not aligned alike. So glibc gets no more than that at a time. See docs/decisions/0020.
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 mod copy {
     /// From one byte more on glibc may take `rep movsb`, whatever the CPU has.
