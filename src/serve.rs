@@ -154,6 +154,7 @@ impl Routes {
         Some(Arc::new(move |sign| {
             notifier.notify(match sign {
                 Sign::LocalLost => Hint::LocalInDoubt,
+                Sign::PeerLost(address) => Hint::PeerInDoubt(address),
                 Sign::Unreachable(address) => Hint::Unreachable(address),
             });
         }))

@@ -259,21 +259,8 @@ async fn a_host_that_no_lease_names_is_exit_2_with_the_candidates() {
     let config = TwinConfig::new("cp-a", pki.serving().unwrap(), apis::control_plane());
     let twin = Twin::start(TwinConfig { hostname: Some(host.to_owned()), ..config }).unwrap();
     let files = Files::new(&pki, &[(&twin, "cp-a", &apis::everywhere())]);
-    let kubeconfig = "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n\
-                      clusters: [{name: k, cluster: {server: 'https://192.0.2.1'}}]\nusers: [{name: u, user: {token: t}}]\n";
-    std::fs::write(files.path("kubeconfig"), kubeconfig).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_mvproxy"));
-    command.args(["serve", "--bind-address=127.0.0.1", "--secure-port=0", "--status-port=0"]);
-    command.arg(format!("--local-server=https://{}", twin.address()));
-    let paths = [
-        ("tls-cert-file", "serving.crt"),
-        ("tls-private-key-file", "serving.key"),
-        ("peer-ca-file", "ca.crt"),
-        ("kubeconfig", "kubeconfig"),
-    ];
-    command.args(paths.map(|(flag, name)| format!("--{flag}={}", files.path(name).display())));
     let began = Instant::now();
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = files.live_command(twin.address()).spawn().unwrap();
     let status = loop {
         if let Some(status) = child.try_wait().unwrap() {
             break status;

@@ -22,6 +22,8 @@ pub struct Snapshot {
     peers: ServerSet,
     ready: ServerSet,
     leaving: ServerSet,
+    /// By server.
+    vouched: Box<[u32]>,
     /// Values are indices into `sets`.
     table: Table,
     /// Each distinct set once: a cluster has a handful, so they stay in the nearest cache.
@@ -77,6 +79,12 @@ impl Snapshot {
         self.leaving
     }
 
+    /// How often each server was found ready after somebody doubted it, counted from 1: when it changes, a probe has succeeded that began
+    /// after the doubt. 0: nobody probes.
+    pub fn vouched(&self) -> &[u32] {
+        &self.vouched
+    }
+
     /// Every resource that somebody serves, and who, in no order. For people: it allocates.
     pub fn routes(&self) -> impl Iterator<Item = (Gvr, ServerSet)> {
         let named = self.table.iter().map(|(gvr, set)| (gvr, self.sets[usize::from(set)]));
@@ -87,6 +95,7 @@ impl Snapshot {
     pub fn routes_like(&self, other: &Self) -> bool {
         let value = |snapshot: &Self, set: u16| (snapshot.sets[usize::from(set)], Some(set) == snapshot.gone);
         self.servers == other.servers
+            && self.vouched == other.vouched
             && (self.local, self.ready, self.leaving, self.is_complete) == (other.local, other.ready, other.leaving, other.is_complete)
             && self.table.is_like(&other.table, |here, there| value(self, here) == value(other, there))
     }
@@ -137,7 +146,7 @@ impl Snapshot {
 
     /// Bytes that the snapshot keeps on the heap.
     pub fn heap_bytes(&self) -> usize {
-        size_of_val(&*self.servers) + size_of_val(&*self.sets) + self.table.heap_bytes()
+        size_of_val(&*self.servers) + size_of_val(&*self.vouched) + size_of_val(&*self.sets) + self.table.heap_bytes()
     }
 }
 
@@ -162,6 +171,8 @@ pub struct SnapshotBuilder {
     local: Option<ServerIndex>,
     unready: ServerSet,
     leaving: ServerSet,
+    /// By server.
+    vouched: Vec<u32>,
     /// Values are indices into `served`.
     table: Table,
     /// One set per GVR, in the order they came.
@@ -183,6 +194,7 @@ impl SnapshotBuilder {
             local: None,
             unready: ServerSet::empty(),
             leaving: ServerSet::empty(),
+            vouched: Vec::new(),
             table: Table::new(),
             served: Vec::new(),
             excludes: false,
@@ -204,6 +216,7 @@ impl SnapshotBuilder {
         }
         self.ids.insert(server.id.clone());
         self.servers.push(server);
+        self.vouched.push(0);
         Ok(index)
     }
 
@@ -226,6 +239,13 @@ impl SnapshotBuilder {
     pub fn leaving(&mut self, server: ServerIndex) {
         self.unready(server);
         self.leaving.insert(server);
+    }
+
+    /// Says how often a server was vouched for.
+    pub fn vouch(&mut self, server: ServerIndex, times: u32) {
+        if let Some(vouched) = self.vouched.get_mut(server.get()) {
+            *vouched = times;
+        }
     }
 
     /// The servers that may, of those added so far.
@@ -321,6 +341,7 @@ impl SnapshotBuilder {
             peers: all.without(ServerSet::only(local)),
             ready: all.without(self.unready),
             leaving: self.leaving,
+            vouched: self.vouched.into(),
             table,
             sets: sets.into(),
             excludes: self.excludes,

@@ -13,6 +13,10 @@ use loadgen::{KeyPairPem, Pki, Twin};
 
 use super::tools::Directory;
 
+/// Of somebody with a token. Where the server is, is said elsewhere.
+const KUBECONFIG: &str = "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n\
+                          clusters: [{name: k, cluster: {server: 'https://192.0.2.1'}}]\nusers: [{name: u, user: {token: t}}]\n";
+
 /// A running proxy; killed when dropped.
 pub struct Binary {
     child: Child,
@@ -78,6 +82,23 @@ impl Files {
             ("--tls-private-key-file", "serving.key"),
             ("--peer-ca-file", "ca.crt"),
             ("--static-routes", "routes.yaml"),
+        ];
+        command.args(files.map(|(flag, name)| format!("{flag}={}", self.path(name).display())));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+    }
+
+    /// The command that asks the server at that address, and those it names, what they serve; without a status port and a peer port.
+    pub fn live_command(&self, local: SocketAddr) -> Command {
+        self.0.write("kubeconfig", KUBECONFIG.as_bytes());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mvproxy"));
+        command.args(["serve", "--bind-address=127.0.0.1", "--secure-port=0", "--status-port=0", "--peer-port=0", "--shards=1"]);
+        command.arg(format!("--local-server=https://{local}"));
+        let files = [
+            ("--tls-cert-file", "serving.crt"),
+            ("--tls-private-key-file", "serving.key"),
+            ("--peer-ca-file", "ca.crt"),
+            ("--kubeconfig", "kubeconfig"),
         ];
         command.args(files.map(|(flag, name)| format!("{flag}={}", self.path(name).display())));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());

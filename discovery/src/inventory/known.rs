@@ -28,6 +28,8 @@ pub(super) struct Known {
     /// It was ready, says that it is not any more, and still answers.
     pub(super) is_leaving: bool,
     pub(super) was_probed: bool,
+    /// How often it was found ready after a doubt.
+    pub(super) vouched: u32,
     /// When something last said that what it serves may have changed.
     pub(super) changed: Option<Instant>,
     /// When it first started anew since it last said what it serves.
@@ -216,12 +218,17 @@ impl Inventory {
         }
     }
 
-    pub(super) fn take_probe(&mut self, server: &ServerId, readiness: Readiness, now: Instant) {
+    pub(super) fn take_probe(&mut self, server: &ServerId, readiness: Readiness, vouches: bool, now: Instant) {
         let Some(known) = self.servers.get_mut(server) else { return };
         let was_ready = known.ready.is_some();
         known.was_probed = true;
         known.ready = (readiness == Readiness::Ready).then(|| known.ready.unwrap_or(now));
         known.is_leaving = readiness == Readiness::Leaving;
+        if vouches {
+            known.vouched = known.vouched.saturating_add(1);
+            // What made somebody doubt it may have changed what it serves.
+            known.changed = Some(now);
+        }
         if known.ready.is_some() && !was_ready {
             self.retry_addresses(server);
         }

@@ -127,6 +127,8 @@ pub enum Event {
         server: ServerId,
         /// Can it?
         readiness: Readiness,
+        /// Did the probe begin after somebody doubted it, and find it ready?
+        vouches: bool,
     },
     /// Connections to local were refused or lost without a GOAWAY: it may be another one when it is back.
     LocalInDoubt,
@@ -263,7 +265,7 @@ impl Inventory {
             Event::ExcludedDenied(kind) => self.deny(kind),
             Event::StorageVersions(entries) => self.take_storage_versions(entries, now),
             Event::Fetched { server, holder, began, serves } => self.take_fetched(&server, holder, began, serves, now),
-            Event::Probed { server, readiness } => self.take_probe(&server, readiness, now),
+            Event::Probed { server, readiness, vouches } => self.take_probe(&server, readiness, vouches, now),
             Event::LocalInDoubt => self.doubted = Some(now),
             Event::Unreachable(address) => self.take_reach(address, false, now),
             Event::Reachable(address) => self.take_reach(address, true, now),

@@ -146,6 +146,8 @@ impl From<BuildError> for Error {
 pub enum Hint {
     /// Connections to local were refused, reset, or ended without a GOAWAY.
     LocalInDoubt,
+    /// The last connection to this address was lost, or the first took very long.
+    PeerInDoubt(SocketAddr),
     /// No connection to this address could be had.
     Unreachable(SocketAddr),
     /// Lets the thread panic, to see that nothing comes of it. For tests.

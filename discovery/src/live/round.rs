@@ -215,6 +215,7 @@ impl<'a> Round<'a> {
                 self.tell(Event::Unreachable(address), now);
                 self.kept.inventory.owner(address).cloned()
             }
+            Hint::PeerInDoubt(address) => self.kept.inventory.owner(address).cloned(),
             Hint::Panic => panic!("asked to"),
         };
         if let Some(work) = asked.and_then(|server| self.work.get_mut(&server)) {

@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -124,6 +124,8 @@ pub(super) struct Reply {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
+    /// When the connection that it came on was made.
+    pub(super) connected: Option<Instant>,
 }
 
 /// Why there is no response.
@@ -219,7 +221,8 @@ impl Transport {
             })?;
             let (parts, body) = response.into_parts();
             let body = Limited::new(body, limits.bytes).collect().await.map_err(|error| SendError::Broken(with_causes(&*error)))?;
-            Ok(Reply { status: parts.status, headers: parts.headers, body: body.to_bytes() })
+            let connected = parts.extensions.get::<Made>().map(|made| made.0);
+            Ok(Reply { status: parts.status, headers: parts.headers, body: body.to_bytes(), connected })
         };
         tokio::time::timeout(limits.time, exchange).await.unwrap_or(Err(SendError::TimedOut))
     }
@@ -331,7 +334,7 @@ impl tower::Service<Uri> for Connector {
         Box::pin(async move {
             let connecting = connect(&connector, &uri);
             let stream = tokio::time::timeout(CONNECT_MAX, connecting).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?;
-            Ok(TokioIo::new(Wire(stream?)))
+            Ok(TokioIo::new(Wire { stream: stream?, made: Made(Instant::now()) }))
         })
     }
 }
@@ -356,31 +359,38 @@ async fn connect(Connector { tls, policy, is_proxy }: &Connector, uri: &Uri) -> 
 }
 
 /// A connection as hyper wants it.
-struct Wire(TlsStream<TcpStream>);
+struct Wire {
+    stream: TlsStream<TcpStream>,
+    made: Made,
+}
+
+/// When a connection was made; each response on it says so.
+#[derive(Clone, Copy, Debug)]
+struct Made(Instant);
 
 impl Connection for Wire {
     fn connected(&self) -> Connected {
-        Connected::new()
+        Connected::new().extra(self.made)
     }
 }
 
 impl AsyncRead for Wire {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
+        Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for Wire {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
+        Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 

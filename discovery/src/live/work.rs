@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use http::StatusCode;
 
 use super::fetch::{self, Answer, Before, Etags};
-use super::probe::{self, Health, Outcome};
+use super::probe::{self, Finding, Health, Outcome};
 use super::round::{FetchDone, Report, Round};
 use super::transport::{Leg, Place};
 use crate::ServerId;
@@ -15,6 +15,8 @@ use crate::inventory::{Ask, Event, Readiness};
 
 /// The shortest time between two probes of one server, whatever happens.
 const PROBES_APART: Duration = Duration::from_millis(200);
+/// From the first doubt of a server to its probe: shards lose their connections one after the other, and one probe is enough for all.
+const DOUBTS_TOGETHER: Duration = Duration::from_millis(10);
 /// The same while only API objects say that there is a server, and of connections that are tried because an address is new: what Leases can
 /// make us dial is bounded (threats.md §5). A server writes its Lease when it listens already, so that its first probe is answered.
 const DIALS_APART: Duration = Duration::from_secs(1);
@@ -67,7 +69,7 @@ impl Work {
             place,
             is_proven: is_named,
             holder,
-            health: Health::default(),
+            health: Health::new(now),
             is_probing: false,
             dials,
             next_probe: now,
@@ -87,7 +89,7 @@ impl Work {
     fn follow(&mut self, place: Place, is_named: bool, holder: Option<&str>, now: Instant) {
         let is_other = self.holder.as_deref() != holder;
         if is_other && self.holder.is_some() {
-            self.health.reset();
+            self.health = Health::new(now);
         }
         if self.place != place {
             self.is_proven = is_named;
@@ -100,8 +102,18 @@ impl Work {
         }
     }
 
-    /// Somebody says that it does not answer: it is probed soon, and what the probe finds is news.
+    /// Somebody lost it: it is probed soon, and what the probe finds is news.
     pub(super) fn doubt(&mut self, now: Instant) {
+        self.health.doubt(now);
+        self.told = None;
+        let soon = now + DOUBTS_TOGETHER;
+        if !(now..soon).contains(&self.next_probe) {
+            self.next_probe = soon;
+        }
+    }
+
+    /// What it said last is forgotten: what it says next is news.
+    fn hasten_probe(&mut self, now: Instant) {
         (self.next_probe, self.told) = (now, None);
     }
 
@@ -180,7 +192,7 @@ impl Round<'_> {
             work.follow(place, is_named, ask.holder.as_deref(), now);
             // It left and came back between two rounds: that it is ready was forgotten, and is news.
             if !ask.is_ready && matches!(work.told, Some((Readiness::Ready, _))) {
-                work.doubt(now);
+                work.hasten_probe(now);
             }
             if !work.is_probing && now >= work.probe_at() {
                 (work.is_probing, work.dials.probed) = (true, Some(now));
@@ -236,25 +248,27 @@ impl Round<'_> {
         if work.place != place {
             return;
         }
-        work.is_proven |= matches!(outcome, Outcome::Ready | Outcome::Unready(_) | Outcome::Silent(_));
-        let readiness = work.health.take(outcome, now);
-        work.next_probe = work.dials.probed.unwrap_or(now) + work.health.every();
+        work.is_proven |= matches!(outcome, Outcome::Ready | Outcome::Unready(..) | Outcome::Silent(_));
+        let began = work.dials.probed.unwrap_or(now);
+        let Finding { readiness, vouches } = work.health.take(outcome, began, now);
+        work.next_probe = if work.health.is_doubted_since(began) { now } else { began + work.health.every() };
         work.error = match outcome {
             Outcome::Ready => work.error.take().filter(|_| work.failures > 0),
-            Outcome::Unready(status) => Some(format!("/readyz was answered with {status}")),
+            Outcome::Unready(status, _) => Some(format!("/readyz was answered with {status}")),
             Outcome::Refused(why) => Some(why.clone()),
             Outcome::Silent(status) => Some(silence(*status, readiness)),
             Outcome::TimedOut => Some("/readyz was not answered in time".to_owned()),
         };
         let reaches = match outcome {
-            Outcome::Ready | Outcome::Unready(_) | Outcome::Silent(_) => true,
+            Outcome::Ready | Outcome::Unready(..) | Outcome::Silent(_) => true,
             Outcome::Refused(_) => false,
             Outcome::TimedOut => readiness != Readiness::Unready,
         };
-        if work.told.replace((readiness, reaches)) != Some((readiness, reaches)) {
+        let is_news = work.told.replace((readiness, reaches)) != Some((readiness, reaches));
+        if is_news || vouches {
             // While it was away it may have become another one.
             work.version_doubted = Some(now);
-            self.tell(Event::Probed { server: server.clone(), readiness }, now);
+            self.tell(Event::Probed { server: server.clone(), readiness, vouches }, now);
             let reach = if reaches { Event::Reachable } else { Event::Unreachable };
             self.tell(reach(place.address), now);
         }

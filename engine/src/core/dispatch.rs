@@ -4,6 +4,7 @@
 //! only reads; at most `attempts` are asked; `Server::active` is the number of exchanges whose `server` it is.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use discovery::{ServerSet, Snapshot, Via};
 
@@ -17,6 +18,9 @@ use crate::http2::hpack::{Field, Token};
 use crate::http2::message::{VIA_NAME, forwarded_in_request};
 use crate::respond::Failure;
 
+/// A handshake with a server that is up is done by then. One that starts listens a second or more before it goes on with one.
+const LATE: Duration = Duration::from_millis(250);
+
 impl Core {
     /// Takes the current routing snapshot: one relaxed load when nothing changed.
     pub(super) fn take_snapshot(&mut self) {
@@ -24,6 +28,7 @@ impl Core {
         if current.generation() != self.snapshot.generation() {
             self.snapshot = Arc::clone(current);
             self.map_servers();
+            self.serve_as_told();
         }
     }
 
@@ -35,8 +40,8 @@ impl Core {
             let known = self.servers.iter().position(|known| known.is(server));
             let slot = known.map_or_else(|| self.new_slot(server, &snapshot), ServerSlot::at);
             if let Some(known) = self.servers.get_mut(usize::from(slot.0)) {
-                known.is_ready = snapshot.ready().iter().any(|index| index.get() == at);
-                known.is_leaving = snapshot.leaving().iter().any(|index| index.get() == at);
+                let is_in = |set: ServerSet| set.iter().any(|index| index.get() == at);
+                known.on_snapshot(is_in(snapshot.ready()), is_in(snapshot.leaving()), snapshot.vouched()[at]);
             }
             self.slots.push(slot);
         }
@@ -58,6 +63,24 @@ impl Core {
             self.finish_conns(ServerSlot::at(at), None);
             for exchange in waiting {
                 self.send_elsewhere(exchange, ServerSlot::at(at));
+            }
+        }
+    }
+
+    /// Those who wait for a server go on when it is vouched for, and go elsewhere when it is not ready any more: it may be starting, and
+    /// take connections already.
+    fn serve_as_told(&mut self) {
+        for at in 0..self.servers.len() {
+            let slot = ServerSlot::at(at);
+            if self.servers[at].is_ready || self.servers[at].is_leaving {
+                for lane in [Lane::Short, Lane::Long] {
+                    self.serve_waiting(slot, lane);
+                }
+                continue;
+            }
+            let waiting: Vec<_> = self.servers[at].lanes.iter_mut().flat_map(|lane| std::mem::take(&mut lane.waiting)).collect();
+            for exchange in waiting {
+                self.send_elsewhere(exchange, slot);
             }
         }
     }
@@ -137,7 +160,7 @@ impl Core {
             let local = Some(self.local).filter(|_| prefers_local);
             local.into_iter().chain(others.iter()).find(|slot| {
                 let server = self.servers.get(usize::from(slot.0));
-                server.is_some_and(|server| server.is_leaving && !server.left && !server.is_down())
+                server.is_some_and(|server| server.is_leaving && server.is_usable())
             })
         })
     }
@@ -150,15 +173,15 @@ impl Core {
             // Before its probe succeeds it gets nothing: a server that starts answers 403 and worse.
             let ready = self.servers.get(usize::from(local.0)).filter(|server| server.is_ready);
             let Some(server) = ready else { return self.choose_other(others) };
-            if !server.is_down() {
+            if server.is_usable() {
                 return Some(local);
             }
-            let due = server.is_due(now);
+            let is_awaited = server.is_awaited(now);
             let Some(other) = self.choose_other(others) else {
-                // Nobody else: wait for local if it may be tried now.
-                return due.then_some(local);
+                // Nobody else: wait for local if there is hope.
+                return is_awaited.then_some(local);
             };
-            if due {
+            if is_awaited {
                 self.connect(local, Lane::Short);
             }
             return Some(other);
@@ -169,22 +192,19 @@ impl Core {
     fn choose_other(&mut self, others: SlotSet) -> Option<ServerSlot> {
         let now = self.now;
         let mut healthy = SlotSet::default();
-        let mut due = None;
+        let mut awaited = None;
         for slot in others.iter() {
             let Some(server) = self.servers.get(usize::from(slot.0)) else { continue };
-            if server.left || !server.is_ready {
-                continue;
-            }
-            if !server.is_down() {
+            if server.is_ready && server.is_usable() {
                 healthy.insert(slot);
-            } else if server.is_due(now) {
-                due = Some(slot);
+            } else if server.is_ready && server.is_awaited(now) {
+                awaited = Some(slot);
             }
         }
         if healthy.is_empty() {
-            return due;
+            return awaited;
         }
-        if let Some(slot) = due {
+        if let Some(slot) = awaited {
             // Beside the traffic, as for local: one that came back gets its share again.
             self.connect(slot, Lane::Short);
         }
@@ -197,7 +217,7 @@ impl Core {
 
     fn has_healthy(&self, others: SlotSet) -> bool {
         let servers = others.iter().filter_map(|slot| self.servers.get(usize::from(slot.0)));
-        servers.into_iter().any(|server| server.is_ready && !server.left && !server.is_down())
+        servers.into_iter().any(|server| server.is_ready && server.is_usable())
     }
 
     /// A random member of a set that is not empty.
@@ -211,9 +231,9 @@ impl Core {
     fn enqueue(&mut self, exchange: ExchangeKey, slot: ServerSlot, lane: Lane) {
         let Some(server) = self.servers.get_mut(usize::from(slot.0)) else { return self.answer_failure(exchange, Failure::NoServer) };
         server.active += 1;
-        let pool = server.lane(lane);
         let refused_by = self.exchanges.get(exchange).and_then(|entry| entry.refused_by);
-        let offer = pool.offer(&self.conns, &self.limits, refused_by);
+        let offer = server.offer(lane, &self.conns, &self.limits, refused_by);
+        let pool = server.lane(lane);
         if offer.conn.is_none() && pool.waiting.len() >= self.limits.waiting {
             // Those whose client left are still in the queue.
             pool.waiting.retain(|&waiting| self.exchanges.get(waiting).is_some());
@@ -239,8 +259,8 @@ impl Core {
             Via::Apiserver => Destination::Peer,
             Via::Proxy => Destination::Proxy,
         };
-        // One that left may be an address that is no longer allowed.
-        if server.left || server.lane(lane).connecting.is_some() {
+        // One that left may be an address that is no longer allowed, one in doubt takes nothing before it is vouched for.
+        if server.left || server.doubt.is_some() || server.lane(lane).connecting.is_some() {
             return;
         }
         let conn = self.conns.insert(Conn::new(Role::Upstream { server: slot, lane }, &self.limits, self.now));
@@ -260,6 +280,14 @@ impl Core {
         conn.awaits_settings = true;
         conn.greet(&self.limits, &mut self.buffers);
         self.mark_dirty(key);
+    }
+
+    /// The handshake with a server took this long. If there is no other connection, it may have started while its kernel kept us waiting.
+    pub(super) fn doubt_if_late(&mut self, slot: ServerSlot, waited: Duration) {
+        let server = self.servers.get(usize::from(slot.0));
+        if waited >= LATE && server.is_some_and(|server| !server.has_open_conn(&self.conns)) {
+            self.doubt(slot);
+        }
     }
 
     pub(super) fn on_server_connected(&mut self, key: ConnKey, slot: ServerSlot, lane: Lane) {
@@ -296,13 +324,13 @@ impl Core {
 
     /// Gives one slot to the first who waits; `None` when nobody does.
     fn serve_next(&mut self, slot: ServerSlot, lane: Lane, anyhow: bool) -> Option<Offer> {
-        let pool = self.servers.get_mut(usize::from(slot.0))?.lane(lane);
-        let exchange = *pool.waiting.front()?;
+        let server = self.servers.get_mut(usize::from(slot.0))?;
+        let exchange = *server.lane(lane).waiting.front()?;
         let waits = |entry: &&Exchange| entry.phase == Phase::Waiting && entry.server == slot;
         let refused_by = self.exchanges.get(exchange).filter(waits).map(|entry| entry.refused_by.filter(|_| !anyhow));
-        let offer = pool.offer(&self.conns, &self.limits, refused_by.flatten());
+        let offer = server.offer(lane, &self.conns, &self.limits, refused_by.flatten());
         if let Some(conn) = offer.conn {
-            pool.waiting.pop_front();
+            server.lane(lane).waiting.pop_front();
             if refused_by.is_some() {
                 self.open_stream(exchange, conn);
             }

@@ -321,6 +321,7 @@ impl Core {
         let gone = !server.has_open_conn(&self.conns);
         if gone {
             server.down_until = Some(until);
+            server.doubt_if_probed(self.now);
             self.actions.push_back(Action::Report(Sign::Unreachable(server.address)));
             if slot == self.local {
                 self.actions.push_back(Action::Report(Sign::LocalLost));
@@ -344,6 +345,26 @@ impl Core {
         }
     }
 
+    /// A connection ended, and not because we said so. A GOAWAY before proves nothing: any client can cause one.
+    fn on_server_lost(&mut self, key: ConnKey, slot: super::ServerSlot, state: State) {
+        let Some(server) = self.servers.get_mut(usize::from(slot.0)) else { return };
+        server.forget(key);
+        let is_last = !server.has_open_conn(&self.conns);
+        match state {
+            State::Open if is_last => self.doubt(slot),
+            State::Open if slot == self.local => self.actions.push_back(Action::Report(Sign::LocalLost)),
+            _ => {}
+        }
+    }
+
+    /// The server may be another process now: discovery is told, and if it probes, nothing is sent before it vouches for the server.
+    pub(super) fn doubt(&mut self, slot: super::ServerSlot) {
+        let Some(server) = self.servers.get_mut(usize::from(slot.0)) else { return };
+        server.doubt_if_probed(self.now);
+        let sign = if slot == self.local { Sign::LocalLost } else { Sign::PeerLost(server.address) };
+        self.actions.push_back(Action::Report(sign));
+    }
+
     /// A connection of the lane was lost: whoever waits needs another one.
     fn wake_waiting(&mut self, slot: super::ServerSlot, lane: Lane) {
         let Some(server) = self.servers.get_mut(usize::from(slot.0)) else { return };
@@ -358,13 +379,11 @@ impl Core {
             return;
         }
         if let Some(conn) = self.conns.get_mut(key) {
-            // A GOAWAY proves nothing: any client can cause one. An end without one, that is not ours, is how a server looks that starts anew.
-            let is_local = matches!(conn.role, Role::Upstream { server, .. } if server == self.local);
-            if is_local && conn.state == State::Open && ended == Ended::Lost {
-                self.actions.push_back(Action::Report(Sign::LocalLost));
-            }
-            if conn.role == Role::Downstream {
-                conn.state = State::Closing;
+            let (role, state) = (conn.role, conn.state);
+            match role {
+                Role::Downstream => conn.state = State::Closing,
+                Role::Upstream { server, .. } if ended == Ended::Lost => self.on_server_lost(key, server, state),
+                Role::Upstream { .. } => {}
             }
         }
         self.end_exchanges(key, ended);

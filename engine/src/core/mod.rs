@@ -124,6 +124,8 @@ pub enum Action {
 pub enum Sign {
     /// A connection to the local server was refused, or ended without a GOAWAY: what comes back may be another one.
     LocalLost,
+    /// The last connection to this peer was lost, without a GOAWAY, or the first took very long: it may be another one.
+    PeerLost(SocketAddr),
     /// No connection to this address can be had.
     Unreachable(SocketAddr),
 }
@@ -290,6 +292,7 @@ impl Core {
             return self.await_settings(key);
         }
         let Some(conn) = self.conns.get_mut(key) else { return };
+        let waited = now - conn.since;
         conn.open(now);
         if protocol == Protocol::Http1 && role == Role::Downstream {
             conn.speak_http1(now);
@@ -298,6 +301,7 @@ impl Core {
         conn.greet(&self.limits, &mut self.buffers);
         self.mark_dirty(key);
         if let Role::Upstream { server, lane } = role {
+            self.doubt_if_late(server, waited);
             self.on_server_connected(key, server, lane);
         }
     }
@@ -312,6 +316,8 @@ impl Core {
     /// The connection is gone.
     pub fn handle_closed(&mut self, key: ConnKey, ended: Ended, now: Instant) {
         self.now = now;
+        // What is published from here on may say something of a server that is lost now.
+        self.take_snapshot();
         self.remove_conn(key, ended);
         self.after_event();
     }

@@ -1,7 +1,8 @@
 //! The servers of a shard: their connections by lane, their health, and who waits for them.
 //!
 //! What always holds: watches and short requests never share a connection; at most `server_conns` connections of a lane, at
-//! most one of them being opened at a time; a server that refused is left alone for `server_backoff`.
+//! most one of them being opened at a time; a server that refused is left alone for `server_backoff`; one that was lost gets nothing before
+//! a snapshot vouches for it, where servers are probed.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -94,7 +95,7 @@ pub(crate) struct Offer {
 impl Pool {
     /// The first connection below its soft limit, else the first below its hard limit; `refused_by` only if no other
     /// can be had.
-    pub(crate) fn offer(&self, conns: &Slab<Conn>, limits: &Limits, refused_by: Option<ConnKey>) -> Offer {
+    fn offer(&self, conns: &Slab<Conn>, limits: &Limits, refused_by: Option<ConnKey>) -> Offer {
         let mut spare = None;
         let may_grow =
             self.connecting.is_none() && (self.conns.len() < limits.server_conns || self.open_conns(conns) < limits.server_conns);
@@ -152,6 +153,10 @@ pub(crate) struct Server {
     pub(crate) lanes: [Pool; 2],
     /// No connection attempt before this, because the last one failed.
     pub(crate) down_until: Option<Instant>,
+    /// It may be another process now.
+    pub(crate) doubt: Option<Doubt>,
+    /// How often the last snapshot vouched for it; 0 when nobody probes.
+    pub(crate) vouched: u32,
     /// Did the last snapshot say that it may be sent requests?
     pub(crate) is_ready: bool,
     /// Not ready any more, but it answers.
@@ -162,10 +167,31 @@ pub(crate) struct Server {
     pub(crate) active: usize,
 }
 
+/// All connections to a server were lost, or none could be had. A server that starts anew listens long before it can be used, and says that
+/// it knows nothing of what it serves when it can: nothing is sent to it before a probe that began later has succeeded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Doubt {
+    pub(crate) since: Instant,
+    /// When discovery was last told.
+    pub(crate) told: Instant,
+}
+
 impl Server {
     pub(crate) fn new(server: &discovery::Server) -> Self {
         let (id, address, via) = (server.id.clone(), server.address, server.via);
-        Self { id, address, via, lanes: Default::default(), down_until: None, is_ready: true, is_leaving: false, left: false, active: 0 }
+        Self {
+            id,
+            address,
+            via,
+            lanes: Default::default(),
+            down_until: None,
+            doubt: None,
+            vouched: 0,
+            is_ready: true,
+            is_leaving: false,
+            left: false,
+            active: 0,
+        }
     }
 
     pub(crate) fn lane(&mut self, lane: Lane) -> &mut Pool {
@@ -178,8 +204,43 @@ impl Server {
     }
 
     /// Down, and due to be tried again.
-    pub(crate) fn is_due(&self, now: Instant) -> bool {
-        self.down_until.is_some_and(|until| until <= now) && self.lanes.iter().all(|lane| lane.connecting.is_none())
+    fn is_due(&self, now: Instant) -> bool {
+        let is_over = self.down_until.is_some_and(|until| until <= now);
+        is_over && self.doubt.is_none() && self.lanes.iter().all(|lane| lane.connecting.is_none())
+    }
+
+    /// Can it be sent requests now?
+    pub(crate) fn is_usable(&self) -> bool {
+        !self.left && !self.is_down() && self.doubt.is_none()
+    }
+
+    /// It cannot, but if nobody else can either, it is worth waiting for: a probe is on its way, or it is time to try it again.
+    pub(crate) fn is_awaited(&self, now: Instant) -> bool {
+        !self.left && (self.is_due(now) || (self.doubt.is_some() && !self.is_down()))
+    }
+
+    /// What a lane can offer; nothing in doubt.
+    pub(crate) fn offer(&self, lane: Lane, conns: &Slab<Conn>, limits: &Limits, refused_by: Option<ConnKey>) -> Offer {
+        match self.doubt {
+            Some(_) => Offer { conn: None, grow: false },
+            None => self.lanes[lane as usize].offer(conns, limits, refused_by),
+        }
+    }
+
+    /// It may be another process now. Where nobody probes there is no use in waiting for somebody to vouch for it.
+    pub(crate) fn doubt_if_probed(&mut self, now: Instant) {
+        if self.vouched > 0 {
+            let since = self.doubt.map_or(now, |doubt| doubt.since);
+            self.doubt = Some(Doubt { since, told: now });
+        }
+    }
+
+    /// Takes over what the snapshot says of it.
+    pub(crate) fn on_snapshot(&mut self, is_ready: bool, is_leaving: bool, vouched: u32) {
+        (self.is_ready, self.is_leaving) = (is_ready, is_leaving);
+        if std::mem::replace(&mut self.vouched, vouched) != vouched && self.doubt.take().is_some() {
+            self.down_until = None;
+        }
     }
 
     /// Takes a connection out of its lane.

@@ -16,6 +16,12 @@ use crate::respond::Failure;
 /// How often time is looked at while something waits for it, and else. Bounds are seconds; a tenth is fine enough.
 const BUSY_TICK: Duration = Duration::from_millis(100);
 const IDLE_TICK: Duration = Duration::from_secs(1);
+/// The same while a server is in doubt, and requests may wait for what its probe finds.
+const DOUBT_TICK: Duration = Duration::from_millis(10);
+/// How often discovery is told of a doubt again: it may have missed it.
+const TELL_AGAIN: Duration = Duration::from_secs(1);
+/// A doubt that nobody settles by then is dropped: discovery does not work, and routing stays as it was.
+const DOUBT_MAX: Duration = Duration::from_secs(5);
 /// Watches ended in one tick of a drain: 5,000 a second and shard, so that 10,000 clients do not come back at once.
 const WATCHES_PER_TICK: usize = 500;
 /// Between the first GOAWAY, which refuses nothing, and the last: requests already on their way arrive in it.
@@ -51,7 +57,14 @@ impl Core {
         let busy = self.exchanges.len() > 0
             || self.draining.is_some()
             || self.servers.iter().any(|server| server.lanes.iter().any(|lane| lane.connecting.is_some()));
-        now + if busy { BUSY_TICK } else { IDLE_TICK }
+        let is_in_doubt = self.servers.iter().any(|server| server.doubt.is_some());
+        now + if is_in_doubt && busy {
+            DOUBT_TICK
+        } else if busy {
+            BUSY_TICK
+        } else {
+            IDLE_TICK
+        }
     }
 
     /// Begins to end: no new connections, GOAWAY to the clients, watches ended, short requests may finish.
@@ -102,6 +115,7 @@ impl Core {
 
     fn tick_servers(&mut self) {
         for at in 0..self.servers.len() {
+            self.tick_doubt(ServerSlot::at(at));
             for lane in [Lane::Short, Lane::Long] {
                 let pool = &self.servers[at].lanes[lane as usize];
                 let (connecting, count) = (pool.connecting, pool.conns.len());
@@ -115,6 +129,20 @@ impl Core {
                     }
                 }
             }
+        }
+    }
+
+    fn tick_doubt(&mut self, slot: ServerSlot) {
+        let now = self.now;
+        let Some(server) = self.servers.get_mut(usize::from(slot.0)) else { return };
+        let Some(doubt) = server.doubt else { return };
+        if now - doubt.since >= DOUBT_MAX {
+            server.doubt = None;
+            for lane in [Lane::Short, Lane::Long] {
+                self.serve_waiting(slot, lane);
+            }
+        } else if now - doubt.told >= TELL_AGAIN {
+            self.doubt(slot);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use h2::RecvStream;
@@ -35,6 +36,8 @@ pub(super) struct Served {
     id: HeaderValue,
     documents: Documents,
     table: Vec<Entry>,
+    /// When `/readyz` is 200.
+    ready_at: Instant,
 }
 
 /// One served resource.
@@ -67,7 +70,8 @@ impl Served {
             }
         }
         let documents = Documents::new(&config.apis, &address.to_string(), minor(&config.version));
-        Ok(Self { config, counters: Counters::default(), store, id, documents, table })
+        let ready_at = Instant::now() + config.start.map_or(Duration::ZERO, |start| start.listens + start.serves);
+        Ok(Self { config, counters: Counters::default(), store, id, documents, table, ready_at })
     }
 
     pub(super) fn lookup(&self, target: &Target) -> Option<(ResourceId, &Entry)> {
@@ -150,7 +154,11 @@ impl Exchange {
                 let answer = version(&self.served.config.version);
                 self.answer(answer).await
             }
-            Path::Health => self.answer(Answer::text(StatusCode::OK, "ok")).await,
+            Path::Health => {
+                let is_ready = Instant::now() >= self.served.ready_at;
+                let (status, text) = if is_ready { (StatusCode::OK, "ok") } else { (StatusCode::INTERNAL_SERVER_ERROR, "starting") };
+                self.answer(Answer::text(status, text)).await
+            }
             Path::Core | Path::Groups | Path::Group(_) | Path::GroupVersion(..) | Path::Unknown => {
                 let answer = self.document(&path);
                 self.answer(answer).await

@@ -95,6 +95,8 @@ pub struct TwinConfig {
     pub max_connections: usize,
     /// GOAWAY after this many requests on a connection.
     pub goaway_every: Option<u32>,
+    /// How long it takes to start; at once without it.
+    pub start: Option<SlowStart>,
     /// How long [`Twin::stop`] waits for running exchanges before it cuts them.
     pub stop_grace: Duration,
 }
@@ -121,9 +123,19 @@ impl TwinConfig {
             max_body: 4 << 20,
             max_connections: 4_096,
             goaway_every: None,
+            start: None,
             stop_grace: Duration::from_secs(5),
         }
     }
+}
+
+/// As kube-apiserver starts: connections are taken by its kernel long before it serves them, and it serves before `/readyz` is 200.
+#[derive(Debug, Clone, Copy)]
+pub struct SlowStart {
+    /// From listening to serving. Its identity Lease is written then.
+    pub listens: Duration,
+    /// From serving to `/readyz`.
+    pub serves: Duration,
 }
 
 /// Objects that several twins share, as apiservers share those in one etcd. They stay when twins go. Cloning shares them.
@@ -181,7 +193,7 @@ impl Twin {
         let tls = tls::server_config(&config.serving, config.client_ca.as_deref())?;
         let identity = Identity::new(&config, address);
         let served = Arc::new(Served::new(config, address)?);
-        if let Some(identity) = &identity {
+        if let Some(identity) = identity.as_ref().filter(|_| served.config.start.is_none()) {
             identity.announce(&served.store, &served.config.apis);
         }
         let stopping = watch::Sender::new(false);
@@ -226,6 +238,12 @@ async fn run(
     identity: Option<Identity>,
     stopping: watch::Receiver<bool>,
 ) {
+    if let Some(start) = served.config.start {
+        tokio::time::sleep(start.listens).await;
+        if let Some(identity) = &identity {
+            identity.announce(&served.store, &served.config.apis);
+        }
+    }
     let kept = async {
         if let Some(identity) = identity {
             identity.keep(&served.store, stopping.clone()).await;
