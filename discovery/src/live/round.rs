@@ -243,7 +243,7 @@ impl<'a> Round<'a> {
         // Whoever was watched may be gone: a probe tells.
         if matches!(state, SourceState::Failing(_)) {
             let watched = self.watched.borrow().address;
-            self.work.values_mut().filter(|work| work.is_at(watched)).for_each(|work| work.doubt(Instant::now()));
+            self.work.values_mut().filter(|work| work.is_at(watched)).for_each(|work| work.hasten_probe(Instant::now()));
         }
         if state == SourceState::Synced && !self.kept.draft.was_listed(source) {
             self.kept.draft.listed.push(source);

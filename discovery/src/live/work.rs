@@ -112,8 +112,8 @@ impl Work {
         }
     }
 
-    /// What it said last is forgotten: what it says next is news.
-    fn hasten_probe(&mut self, now: Instant) {
+    /// Something about it may have changed: it is probed soon, and what the probe finds is news.
+    pub(super) fn hasten_probe(&mut self, now: Instant) {
         (self.next_probe, self.told) = (now, None);
     }
 
