@@ -154,7 +154,7 @@ impl Routes {
         Some(Arc::new(move |sign| {
             notifier.notify(match sign {
                 Sign::LocalLost => Hint::LocalInDoubt,
-                Sign::PeerLost(address) => Hint::PeerInDoubt(address),
+                Sign::Lost { server, at } => Hint::Lost { server, at },
                 Sign::Unreachable(address) => Hint::Unreachable(address),
             });
         }))

@@ -39,20 +39,25 @@ impl Cluster {
         Self { pki, storage, plain, old }
     }
 
-    /// An mvproxy in front of one of them, which knows both, and a client of it.
-    async fn proxy(&self, name: &str, local: SocketAddr) -> (Binary, Client) {
+    /// An mvproxy in front of one of them, which knows both, and a client for each of its shards. Only the first was ever answered.
+    async fn proxy(&self, name: &str, local: SocketAddr, shards: usize) -> (Binary, Vec<Client>) {
         let files = Files::at(&self.pki, &[(local, name, &[])]);
         let mut command = files.live_command(local);
         let ports = [&self.plain, &self.old].map(|twin| twin.address().port().to_string()).join(",");
-        command.args([format!("--server-id={}", server_id(name)), "--peer-cidr=127.0.0.0/8".to_owned(), format!("--peer-ports={ports}")]);
+        command.args([format!("--server-id={}", server_id(name)), format!("--shards={shards}")]);
+        command.args(["--peer-cidr=127.0.0.0/8".to_owned(), format!("--peer-ports={ports}")]);
         let proxy = files.start(command);
-        let client = Client::connect(proxy.address(), self.pki.ca_pem(), NAME, Some(TOKEN)).await.unwrap();
+        let mut clients = Vec::new();
+        for _ in 0..shards {
+            clients.push(Client::connect(proxy.address(), self.pki.ca_pem(), NAME, Some(TOKEN)).await.unwrap());
+        }
+        let client = &clients[0];
         let began = Instant::now();
         while client.get(JOBS).await.unwrap().status != StatusCode::OK {
             assert!(began.elapsed() < PATIENCE, "jobs are not found:\n{}", proxy.log());
             sleep(Duration::from_millis(20)).await;
         }
-        (proxy, client)
+        (proxy, clients)
     }
 }
 
@@ -63,10 +68,10 @@ fn config(pki: &Pki, storage: &Storage, name: &str, has_jobs: bool) -> TwinConfi
 }
 
 /// Until the new one is ready nobody says that there are no jobs; then everybody does.
-async fn no_404_before_the_new_one_is_ready(fronts_it: bool) {
+async fn no_404_before_the_new_one_is_ready(fronts_it: bool, shards: usize) {
     let cluster = Cluster::start();
     let (name, local) = if fronts_it { ("old", cluster.old.address()) } else { ("plain", cluster.plain.address()) };
-    let (proxy, client) = cluster.proxy(name, local).await;
+    let (proxy, clients) = cluster.proxy(name, local, shards).await;
     let Cluster { pki, storage, plain, old } = cluster;
     let port = old.address().port();
     old.abort().await;
@@ -75,13 +80,17 @@ async fn no_404_before_the_new_one_is_ready(fronts_it: bool) {
     let again = Twin::start(again).unwrap();
     let ready = started + START.listens + START.serves;
     let mut early = 0;
+    let mut turns = clients.iter().cycle();
     let told = loop {
+        let client = turns.next().unwrap();
         let jobs = timeout_at((started + PATIENCE).into(), client.get(JOBS)).await.unwrap().unwrap();
         let leases = client.get(LEASES).await.unwrap();
         let now = Instant::now();
         assert_eq!(leases.status, StatusCode::OK, "another server has them");
         match jobs.status {
             StatusCode::NOT_FOUND if now >= ready => break now,
+            // The old one's last words.
+            StatusCode::OK if now < started + START.listens => {}
             status => assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "after {:?}:\n{}", now - started, proxy.log()),
         }
         early += usize::from(now < ready);
@@ -95,10 +104,17 @@ async fn no_404_before_the_new_one_is_ready(fronts_it: bool) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_local_server_that_starts_anew_gets_nothing_before_it_is_ready() {
-    no_404_before_the_new_one_is_ready(true).await;
+    no_404_before_the_new_one_is_ready(true, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_starts_anew_gets_nothing_before_it_is_ready() {
-    no_404_before_the_new_one_is_ready(false).await;
+    no_404_before_the_new_one_is_ready(false, 1).await;
+}
+
+/// The other shard has no connection that it could lose.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_one_shard_lost_gets_nothing_from_the_other() {
+    no_404_before_the_new_one_is_ready(true, 2).await;
+    no_404_before_the_new_one_is_ready(false, 2).await;
 }

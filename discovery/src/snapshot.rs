@@ -9,6 +9,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use crate::name::NAME_MAX;
 use crate::table::{ENTRIES_MAX, Table};
@@ -23,7 +24,7 @@ pub struct Snapshot {
     ready: ServerSet,
     leaving: ServerSet,
     /// By server.
-    vouched: Box<[u32]>,
+    proofs: Box<[Option<Proof>]>,
     /// Values are indices into `sets`.
     table: Table,
     /// Each distinct set once: a cluster has a handful, so they stay in the nearest cache.
@@ -46,6 +47,27 @@ pub enum Standing {
     Excluded,
     /// Some server was never asked what it serves.
     Unasked,
+}
+
+/// A server that was lost may be another process now: it is in doubt until a probe vouches for it that began later.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Proof {
+    /// When somebody last lost it.
+    pub lost: Option<Instant>,
+    /// When the probe began that last found it to be there.
+    pub vouched: Option<Instant>,
+}
+
+impl Proof {
+    /// Has nobody vouched for it since it was lost?
+    pub fn is_in_doubt(&self) -> bool {
+        self.lost.is_some_and(|lost| !self.vouches_since(lost))
+    }
+
+    /// Has somebody vouched for it since then?
+    pub fn vouches_since(&self, lost: Instant) -> bool {
+        self.vouched.is_some_and(|vouched| vouched >= lost)
+    }
 }
 
 impl Snapshot {
@@ -79,10 +101,9 @@ impl Snapshot {
         self.leaving
     }
 
-    /// How often each server was found ready after somebody doubted it, counted from 1: when it changes, a probe has succeeded that began
-    /// after the doubt. 0: nobody probes.
-    pub fn vouched(&self) -> &[u32] {
-        &self.vouched
+    /// What is known of each server's last loss; nothing where nobody probes.
+    pub fn proofs(&self) -> &[Option<Proof>] {
+        &self.proofs
     }
 
     /// Every resource that somebody serves, and who, in no order. For people: it allocates.
@@ -95,7 +116,7 @@ impl Snapshot {
     pub fn routes_like(&self, other: &Self) -> bool {
         let value = |snapshot: &Self, set: u16| (snapshot.sets[usize::from(set)], Some(set) == snapshot.gone);
         self.servers == other.servers
-            && self.vouched == other.vouched
+            && self.proofs == other.proofs
             && (self.local, self.ready, self.leaving, self.is_complete) == (other.local, other.ready, other.leaving, other.is_complete)
             && self.table.is_like(&other.table, |here, there| value(self, here) == value(other, there))
     }
@@ -146,7 +167,7 @@ impl Snapshot {
 
     /// Bytes that the snapshot keeps on the heap.
     pub fn heap_bytes(&self) -> usize {
-        size_of_val(&*self.servers) + size_of_val(&*self.vouched) + size_of_val(&*self.sets) + self.table.heap_bytes()
+        size_of_val(&*self.servers) + size_of_val(&*self.proofs) + size_of_val(&*self.sets) + self.table.heap_bytes()
     }
 }
 
@@ -172,7 +193,7 @@ pub struct SnapshotBuilder {
     unready: ServerSet,
     leaving: ServerSet,
     /// By server.
-    vouched: Vec<u32>,
+    proofs: Vec<Option<Proof>>,
     /// Values are indices into `served`.
     table: Table,
     /// One set per GVR, in the order they came.
@@ -194,7 +215,7 @@ impl SnapshotBuilder {
             local: None,
             unready: ServerSet::empty(),
             leaving: ServerSet::empty(),
-            vouched: Vec::new(),
+            proofs: Vec::new(),
             table: Table::new(),
             served: Vec::new(),
             excludes: false,
@@ -216,7 +237,7 @@ impl SnapshotBuilder {
         }
         self.ids.insert(server.id.clone());
         self.servers.push(server);
-        self.vouched.push(0);
+        self.proofs.push(None);
         Ok(index)
     }
 
@@ -241,10 +262,10 @@ impl SnapshotBuilder {
         self.leaving.insert(server);
     }
 
-    /// Says how often a server was vouched for.
-    pub fn vouch(&mut self, server: ServerIndex, times: u32) {
-        if let Some(vouched) = self.vouched.get_mut(server.get()) {
-            *vouched = times;
+    /// Says what is known of a server's last loss.
+    pub fn prove(&mut self, server: ServerIndex, proof: Proof) {
+        if let Some(known) = self.proofs.get_mut(server.get()) {
+            *known = Some(proof);
         }
     }
 
@@ -341,7 +362,7 @@ impl SnapshotBuilder {
             peers: all.without(ServerSet::only(local)),
             ready: all.without(self.unready),
             leaving: self.leaving,
-            vouched: self.vouched.into(),
+            proofs: self.proofs.into(),
             table,
             sets: sets.into(),
             excludes: self.excludes,
@@ -423,7 +444,7 @@ impl std::error::Error for BuildError {}
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use proptest::prelude::*;
 

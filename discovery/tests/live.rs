@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use discovery::inventory::Settings;
 use discovery::live::{self, Access, Announcement, Certificates, Config, Credentials, Hint, Live, Severity, Source, SourceState};
-use discovery::{AllowList, Cidr, Name, Reader, ServerId, Snapshot, Standing, Via};
+use discovery::{AllowList, Cidr, Name, Proof, Reader, ServerId, Snapshot, Standing, Via};
 use serde_json::json;
 
 use self::fake::{Cluster, Failing, FakeServer};
@@ -797,6 +797,58 @@ fn local_in_doubt_is_asked_at_once() {
     a.serves(&["/v1/pods"]);
     seen.live.notify(Hint::LocalInDoubt);
     seen.until_served("/v1/pods", "ab");
+}
+
+/// What is known of a server's last loss.
+fn proof(snapshot: &Snapshot, server: &FakeServer) -> Proof {
+    let at = snapshot.servers().iter().position(|named| named.id.as_str() == server.id).unwrap();
+    snapshot.proofs()[at].unwrap()
+}
+
+#[test]
+fn a_server_that_was_lost_is_vouched_for_by_a_probe_that_began_later() {
+    let (cluster, a, b) = pair();
+    let mut seen = Seen::start(&cluster, &[&a, &b]);
+    seen.until_served("batch/v1/jobs", "b");
+    seen.until("both", |snapshot| ready(snapshot) == "ab");
+    for server in [&a, &b] {
+        let at = Instant::now();
+        seen.live.notify(Hint::Lost { server: ServerId::new(&server.id), at });
+        seen.until("all are told of the loss", |snapshot| proof(snapshot, server).lost == Some(at));
+        let taken = seen.until("vouched for", |snapshot| !proof(snapshot, server).is_in_doubt());
+        assert!(taken < Duration::from_secs(1), "{taken:?}");
+        // Told again, with the time of the loss: nothing is new.
+        let generation = seen.reader.current().generation();
+        seen.live.notify(Hint::Lost { server: ServerId::new(&server.id), at });
+        std::thread::sleep(Duration::from_millis(500));
+        assert_eq!(seen.reader.current().generation(), generation);
+    }
+}
+
+#[test]
+fn a_server_that_was_lost_and_is_not_ready_is_not_vouched_for() {
+    let (cluster, a, b) = pair();
+    let mut seen = Seen::start(&cluster, &[&a, &b]);
+    seen.until_served("batch/v1/jobs", "b");
+    seen.until("both", |snapshot| ready(snapshot) == "ab");
+    b.stop();
+    seen.live.notify(Hint::Lost { server: ServerId::new(&b.id), at: Instant::now() });
+    seen.until("b is away", |snapshot| ready(snapshot) == "a");
+    assert!(proof(seen.reader.current(), &b).is_in_doubt());
+}
+
+/// It may serve something else: only what it says then tells.
+#[test]
+fn a_peer_that_was_lost_is_vouched_for_when_it_said_what_it_serves() {
+    let (cluster, a, b) = pair();
+    let mut seen = Seen::start(&cluster, &[&a, &b]);
+    seen.until_served("batch/v1/jobs", "b");
+    seen.until("both", |snapshot| ready(snapshot) == "ab");
+    b.serves(&["batch/v1/cronjobs"]);
+    seen.live.notify(Hint::Lost { server: ServerId::new(&b.id), at: Instant::now() });
+    seen.until("in doubt", |snapshot| proof(snapshot, &b).is_in_doubt());
+    seen.until("vouched for", |snapshot| !proof(snapshot, &b).is_in_doubt());
+    assert_eq!(seen.who("batch/v1/cronjobs"), "b", "in the same snapshot");
 }
 
 #[test]

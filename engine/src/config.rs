@@ -153,6 +153,13 @@ pub struct Limits {
     pub dead_after: Duration,
     /// A server that refused a connection is left alone this long: a restarted one is back within a second.
     pub server_backoff: Duration,
+    /// The first connection to a server that takes this long shows that it may have been starting: it listens a second or more before it goes
+    /// on with a handshake, which takes milliseconds with one that is up.
+    pub server_late: Duration,
+    /// How long a server that was lost is sent nothing while nobody vouches for it: discovery, if it works, has said by then what it found.
+    pub doubt: Duration,
+    /// How often discovery is told of a doubt: its queue may have been full.
+    pub doubt_told: Duration,
     /// Response head of a request that is not long-running: the apiserver's own 60 s and its 504 come first.
     pub response_head: Duration,
     /// Streams that a client resets while they are young, or that we reset for its faults (CVE-2023-44487, CVE-2025-8671): a
@@ -238,6 +245,9 @@ impl Default for Limits {
             suspect_after: Duration::from_secs(2),
             dead_after: Duration::from_secs(4),
             server_backoff: Duration::from_millis(250),
+            server_late: Duration::from_millis(250),
+            doubt: Duration::from_secs(5),
+            doubt_told: Duration::from_secs(1),
             response_head: Duration::from_secs(65),
             client_resets: Rate { burst: 100, per_second: 50 },
             young: Duration::from_secs(1),

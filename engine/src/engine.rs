@@ -17,7 +17,7 @@ use crate::shard::ring::{self, Climbed, Ring};
 use crate::shard::{self, Listeners, Loads, Receiver, Shard, Shared};
 use crate::tls::Configs;
 
-/// How often the control thread looks whether a shard wants a tick: half the finest interval a shard asks for.
+/// How often the control thread looks whether a shard wants a tick: as often as a shard may ask for one.
 const TICK: Duration = Duration::from_millis(50);
 
 /// A running data plane.

@@ -4,9 +4,9 @@
 
 mod sim;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use discovery::{Gvr, Server, ServerId, ServerSet, Snapshot, SnapshotBuilder};
+use discovery::{Gvr, Proof, Server, ServerId, ServerSet, Snapshot, SnapshotBuilder};
 use engine::core::Sign;
 use sim::end::Event;
 use sim::stage::{BOTH, Door, OK, Stage, THEIRS, WIDE, field, stage, status};
@@ -15,14 +15,16 @@ use sim::stage::{BOTH, Door, OK, Stage, THEIRS, WIDE, field, stage, status};
 const MINE: &str = "/apis/g/v1/mine";
 /// Longer than a handshake takes.
 const LATE: Duration = Duration::from_millis(300);
+/// A tick, while there is a doubt.
+const SOON: Duration = Duration::from_millis(50);
 
-/// Local, and a peer, both vouched for so many times; who is not ready is named.
-fn vouched(generation: u64, times: u32, unready: &[usize]) -> Snapshot {
+/// Local, and a peer, of which this is known; who is not ready is named.
+fn snapshot(generation: u64, proof: Option<Proof>, unready: &[usize]) -> Snapshot {
     let mut builder = SnapshotBuilder::new(generation);
     let at = |id: &str, port: u16| Server::new(ServerId::new(id), ([10, 0, 0, 1], port).into());
     let servers = [builder.server(at("s0", 1)).unwrap(), builder.server(at("s1", 2)).unwrap()];
     builder.local(servers[0]);
-    servers.iter().for_each(|&server| builder.vouch(server, times));
+    servers.iter().for_each(|&server| proof.into_iter().for_each(|proof| builder.prove(server, proof)));
     unready.iter().for_each(|&at| builder.unready(servers[at]));
     let [local, peer] = servers.map(ServerSet::only);
     for (resource, by) in [("mine", local), ("theirs", peer), ("both", local.union(peer))] {
@@ -31,10 +33,18 @@ fn vouched(generation: u64, times: u32, unready: &[usize]) -> Snapshot {
     builder.build().unwrap()
 }
 
+/// Nobody was lost yet.
+const PROBED: Option<Proof> = Some(Proof { lost: None, vouched: None });
+
+/// Probes that begin at this moment vouch for everybody.
+fn publish(stage: &mut Stage, generation: u64) {
+    stage.publisher.publish(snapshot(generation, Some(Proof { lost: None, vouched: Some(stage.now) }), &[]));
+}
+
 /// A probed control plane, and a client that was answered by both servers.
 fn probed() -> (Stage, usize) {
     let mut stage = stage();
-    stage.publisher.publish(vouched(2, 1, &[]));
+    stage.publisher.publish(snapshot(2, PROBED, &[]));
     let client = stage.client(WIDE);
     for (path, server) in [(MINE, 0), (THEIRS, 1)] {
         stage.get(client, path);
@@ -42,6 +52,12 @@ fn probed() -> (Stage, usize) {
         assert_eq!(status(&stage.seen(client)).as_deref(), Some("200"));
     }
     (stage, client)
+}
+
+/// What discovery is told of a server that was lost then.
+fn signs(server: usize, at: Instant) -> Vec<Sign> {
+    let lost = Sign::Lost { server: ServerId::new(&format!("s{server}")), at };
+    if server == 0 { vec![Sign::LocalLost, lost] } else { vec![lost] }
 }
 
 /// A server answers all it was asked; how many was that?
@@ -75,8 +91,8 @@ fn what_only_a_lost_server_serves_waits_until_it_is_vouched_for() {
         stage.get(client, path);
         stage.pass(Duration::from_millis(900));
         assert_eq!((connections(&stage, server), stage.seen(client)), (1, vec![]), "nobody knows who is there");
-        stage.publisher.publish(vouched(3, 2, &[]));
-        stage.pass(Duration::from_millis(20));
+        publish(&mut stage, 3);
+        stage.pass(SOON);
         assert_eq!(answer(&mut stage, server), 1);
         assert_eq!(status(&stage.seen(client)).as_deref(), Some("200"));
     }
@@ -88,14 +104,14 @@ fn what_only_a_lost_server_serves_is_503_when_a_probe_finds_it_away() {
         let (mut stage, client) = probed();
         lose_all(&mut stage, server);
         stage.ask(client, "POST", path, true);
-        stage.publisher.publish(vouched(3, 1, &[server]));
-        stage.pass(Duration::from_millis(20));
+        stage.publisher.publish(snapshot(3, PROBED, &[server]));
+        stage.pass(SOON);
         let events = stage.seen(client);
         let Event::Head { fields, .. } = &events[0] else { panic!("{events:?}") };
         assert_eq!((field(fields, ":status"), field(fields, "retry-after").is_some()), (Some("503"), true));
         assert_eq!(connections(&stage, server), 1);
         // It says so before it vouches for it: it was asked what it serves in between.
-        stage.publisher.publish(vouched(4, 2, &[]));
+        publish(&mut stage, 4);
         stage.get(client, path);
         assert_eq!(answer(&mut stage, server), 1);
     }
@@ -111,7 +127,7 @@ fn what_another_server_serves_as_well_is_asked_there_at_once() {
     assert_eq!(answer(&mut stage, 1), 1, "a read that was lost");
     stage.get(client, BOTH);
     assert_eq!(answer(&mut stage, 1), 1, "a new one");
-    stage.publisher.publish(vouched(3, 2, &[]));
+    publish(&mut stage, 3);
     stage.get(client, BOTH);
     assert_eq!(answer(&mut stage, 0), 1, "local again");
 }
@@ -121,7 +137,7 @@ fn what_another_server_serves_as_well_is_asked_there_at_once() {
 fn a_connection_that_took_long_is_not_used_before_its_server_is_vouched_for() {
     for after in [Duration::ZERO, LATE] {
         let mut stage = stage();
-        stage.publisher.publish(vouched(2, 1, &[]));
+        stage.publisher.publish(snapshot(2, PROBED, &[]));
         stage.doors[0] = Door::Hangs;
         let client = stage.client(WIDE);
         stage.get(client, MINE);
@@ -129,9 +145,10 @@ fn a_connection_that_took_long_is_not_used_before_its_server_is_vouched_for() {
         stage.pass(after);
         stage.establish(wire);
         let is_late = after > Duration::ZERO;
-        assert_eq!((answer(&mut stage, 0), &*stage.signs), if is_late { (0, &[Sign::LocalLost][..]) } else { (1, &[][..]) });
-        stage.publisher.publish(vouched(3, 2, &[]));
-        stage.pass(Duration::from_millis(20));
+        let told = if is_late { signs(0, stage.now) } else { Vec::new() };
+        assert_eq!((answer(&mut stage, 0), &stage.signs), (usize::from(!is_late), &told));
+        publish(&mut stage, 3);
+        stage.pass(SOON);
         assert_eq!(answer(&mut stage, 0), usize::from(is_late), "on the same connection");
         assert_eq!(connections(&stage, 0), 1);
     }
@@ -141,11 +158,11 @@ fn a_connection_that_took_long_is_not_used_before_its_server_is_vouched_for() {
 #[test]
 fn those_who_wait_for_a_connection_go_elsewhere_when_the_server_is_not_ready_any_more() {
     let mut stage = stage();
-    stage.publisher.publish(vouched(2, 1, &[]));
+    stage.publisher.publish(snapshot(2, PROBED, &[]));
     stage.doors[0] = Door::Hangs;
     let client = stage.client(WIDE);
     stage.get(client, MINE);
-    stage.publisher.publish(vouched(3, 1, &[0]));
+    stage.publisher.publish(snapshot(3, PROBED, &[0]));
     stage.pass(Duration::from_millis(100));
     assert_eq!(status(&stage.seen(client)).as_deref(), Some("503"));
     let wire = stage.wires.iter().position(|wire| wire.server == Some(0)).unwrap();
@@ -156,12 +173,15 @@ fn those_who_wait_for_a_connection_go_elsewhere_when_the_server_is_not_ready_any
 
 #[test]
 fn discovery_is_told_again_and_a_doubt_that_it_does_not_settle_is_dropped() {
-    for (path, server, sign) in [(MINE, 0, Sign::LocalLost), (THEIRS, 1, Sign::PeerLost(([10, 0, 0, 1], 2).into()))] {
+    for (path, server) in [(MINE, 0), (THEIRS, 1)] {
         let (mut stage, client) = probed();
+        let lost = stage.now;
         lose_all(&mut stage, server);
+        assert_eq!(stage.signs, signs(server, lost));
+        stage.signs.clear();
         stage.get(client, path);
         stage.pass(Duration::from_millis(4_900));
-        assert_eq!(stage.signs, [sign; 5], "once a second");
+        assert_eq!(stage.signs, vec![signs(server, lost).pop().unwrap(); 4], "once a second, with the time of the loss");
         assert_eq!(connections(&stage, server), 1);
         stage.pass(Duration::from_millis(200));
         assert_eq!(answer(&mut stage, server), 1, "routing is as it was while discovery does not work");
@@ -172,7 +192,7 @@ fn discovery_is_told_again_and_a_doubt_that_it_does_not_settle_is_dropped() {
 #[test]
 fn a_server_that_nobody_probes_and_one_with_another_connection_are_not_doubted() {
     let (mut stage, client) = probed();
-    stage.publisher.publish(vouched(3, 0, &[]));
+    stage.publisher.publish(snapshot(3, None, &[]));
     stage.get(client, MINE);
     answer(&mut stage, 0);
     lose_all(&mut stage, 0);
@@ -192,7 +212,7 @@ fn a_server_that_nobody_probes_and_one_with_another_connection_are_not_doubted()
 fn a_server_that_refuses_is_not_tried_before_it_is_vouched_for() {
     let (mut stage, client) = probed();
     lose_all(&mut stage, 1);
-    stage.publisher.publish(vouched(3, 2, &[]));
+    publish(&mut stage, 3);
     stage.doors[1] = Door::Refuses;
     stage.get(client, THEIRS);
     assert_eq!(status(&stage.seen(client)).as_deref(), Some("503"));
@@ -202,7 +222,74 @@ fn a_server_that_refuses_is_not_tried_before_it_is_vouched_for() {
         stage.get(client, THEIRS);
         assert_eq!(status(&stage.seen(client)).as_deref(), Some("503"), "at once");
     }
-    stage.publisher.publish(vouched(4, 3, &[]));
+    publish(&mut stage, 4);
     stage.get(client, THEIRS);
+    assert_eq!(answer(&mut stage, 1), 1);
+}
+
+#[test]
+fn a_probe_that_began_before_the_loss_vouches_for_nobody() {
+    let (mut stage, client) = probed();
+    let began = stage.now;
+    stage.pass(Duration::from_millis(10));
+    lose_all(&mut stage, 1);
+    stage.get(client, THEIRS);
+    stage.publisher.publish(snapshot(3, Some(Proof { lost: None, vouched: Some(began) }), &[]));
+    stage.pass(SOON);
+    assert_eq!((connections(&stage, 1), answer(&mut stage, 1)), (1, 0));
+    publish(&mut stage, 4);
+    stage.pass(SOON);
+    assert_eq!(answer(&mut stage, 1), 1);
+}
+
+/// Its own connections were closed for idleness, and show nothing.
+#[test]
+fn a_server_that_another_shard_lost_is_in_doubt_unless_it_has_a_connection_here() {
+    for is_connected in [false, true] {
+        let (mut stage, client) = probed();
+        if !is_connected {
+            stage.pass(Duration::from_secs(62));
+        }
+        assert_eq!(stage.to_server(1).len(), usize::from(is_connected));
+        let client = if is_connected { client } else { stage.client(WIDE) };
+        let lost = Proof { lost: Some(stage.now), vouched: None };
+        stage.publisher.publish(snapshot(3, Some(lost), &[]));
+        stage.get(client, THEIRS);
+        assert_eq!(answer(&mut stage, 1), usize::from(is_connected));
+        stage.publisher.publish(snapshot(4, Some(Proof { vouched: Some(stage.now), ..lost }), &[]));
+        stage.pass(SOON);
+        assert_eq!(answer(&mut stage, 1), usize::from(!is_connected));
+    }
+}
+
+#[test]
+fn a_server_that_leaves_and_was_lost_is_used_when_it_is_the_same() {
+    let (mut stage, client) = probed();
+    lose_all(&mut stage, 0);
+    stage.get(client, MINE);
+    let mut builder = SnapshotBuilder::new(3);
+    let local = builder.server(Server::new(ServerId::new("s0"), ([10, 0, 0, 1], 1).into())).unwrap();
+    builder.local(local);
+    builder.leaving(local);
+    builder.serve(&Gvr::new("g", "v1", "mine"), ServerSet::only(local)).unwrap();
+    builder.prove(local, Proof { lost: None, vouched: Some(stage.now) });
+    stage.publisher.publish(builder.build().unwrap());
+    stage.pass(SOON);
+    assert_eq!(answer(&mut stage, 0), 1);
+    assert_eq!(status(&stage.seen(client)).as_deref(), Some("200"));
+}
+
+/// What waits for local has nothing to wait for when its last connection goes, if a peer can answer.
+#[test]
+fn those_who_wait_for_a_server_that_is_lost_go_where_they_can() {
+    let (mut stage, client) = probed();
+    stage.get(client, "/apis/g/v1/mine?watch=1");
+    let [short, long] = stage.to_server(0)[..] else { panic!() };
+    stage.doors[0] = Door::Hangs;
+    stage.lose(short);
+    stage.get(client, BOTH);
+    stage.get(client, MINE);
+    assert_eq!(answer(&mut stage, 1), 0, "local is there, and a connection is on its way");
+    stage.lose(long);
     assert_eq!(answer(&mut stage, 1), 1);
 }

@@ -92,7 +92,7 @@ impl Files {
     pub fn live_command(&self, local: SocketAddr) -> Command {
         self.0.write("kubeconfig", KUBECONFIG.as_bytes());
         let mut command = Command::new(env!("CARGO_BIN_EXE_mvproxy"));
-        command.args(["serve", "--bind-address=127.0.0.1", "--secure-port=0", "--status-port=0", "--peer-port=0", "--shards=1"]);
+        command.args(["serve", "--bind-address=127.0.0.1", "--secure-port=0", "--status-port=0", "--peer-port=0"]);
         command.arg(format!("--local-server=https://{local}"));
         let files = [
             ("--tls-cert-file", "serving.crt"),

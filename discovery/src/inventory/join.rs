@@ -242,6 +242,7 @@ impl Known {
             self.fetched = before.fetched;
             self.ready = self.ready.or(before.ready);
             self.was_probed |= before.was_probed;
+            self.proof = before.proof;
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::{GONE, HYSTERESIS, Inventory, Lease, POLL, Proxy, Readiness};
 use crate::names::Names;
 use crate::table::ENTRIES_MAX;
-use crate::{Gvr, ServerId};
+use crate::{Gvr, Proof, ServerId};
 
 /// Entries of StorageVersions that are kept for servers that nobody else names yet.
 const UNCLAIMED_MAX: usize = 1 << 16;
@@ -28,8 +28,10 @@ pub(super) struct Known {
     /// It was ready, says that it is not any more, and still answers.
     pub(super) is_leaving: bool,
     pub(super) was_probed: bool,
-    /// How often it was found ready after a doubt.
-    pub(super) vouched: u32,
+    /// When somebody last lost it, and who vouches for it since.
+    pub(super) proof: Proof,
+    /// When a probe began that vouches for it as soon as it was asked what it serves.
+    pub(super) vouches: Option<Instant>,
     /// When something last said that what it serves may have changed.
     pub(super) changed: Option<Instant>,
     /// When it first started anew since it last said what it serves.
@@ -152,6 +154,7 @@ impl Known {
             missing.extend(recent.map(|(&id, &since)| (id, since)));
         }
         let began = fetch.began;
+        self.proof.vouched = self.vouches.filter(|&vouches| began >= vouches).max(self.proof.vouched);
         self.fetched = Some(Fetched { began, at: now, holder: fetch.holder, serves, missing, is_cut: fetch.is_cut });
         if self.is_current() {
             self.restarted = self.restarted.filter(|&since| began < since);
@@ -218,19 +221,28 @@ impl Inventory {
         }
     }
 
-    pub(super) fn take_probe(&mut self, server: &ServerId, readiness: Readiness, vouches: bool, now: Instant) {
+    pub(super) fn take_probe(&mut self, server: &ServerId, readiness: Readiness, vouches: Option<Instant>, now: Instant) {
+        let is_local = *server == self.settings.local;
         let Some(known) = self.servers.get_mut(server) else { return };
         let was_ready = known.ready.is_some();
         known.was_probed = true;
         known.ready = (readiness == Readiness::Ready).then(|| known.ready.unwrap_or(now));
         known.is_leaving = readiness == Readiness::Leaving;
-        if vouches {
-            known.vouched = known.vouched.saturating_add(1);
-            // What made somebody doubt it may have changed what it serves.
-            known.changed = Some(now);
+        if let Some(began) = vouches {
+            // It may serve something else now. What local serves is in doubt by itself.
+            (known.vouches, known.changed) = (Some(began), Some(now));
+            if is_local {
+                known.proof.vouched = Some(began);
+            }
         }
         if known.ready.is_some() && !was_ready {
             self.retry_addresses(server);
+        }
+    }
+
+    pub(super) fn take_lost(&mut self, server: &ServerId, at: Instant) {
+        if let Some(known) = self.servers.get_mut(server) {
+            known.proof.lost = known.proof.lost.max(Some(at));
         }
     }
 

@@ -9,7 +9,7 @@
 //! - a *local* server in doubt is not preferred where a peer serves the same;
 //! - while a peer that started anew was not asked, nobody is told that what it may serve now is unknown, for [`GONE`] at most;
 //! - a server that a probe did not find ready is not asked what it serves (a starting one leaves half of it out), and a peer that became
-//!   ready is not used before it was asked again (it may be another version now);
+//!   ready, or was lost, is not used before it was asked again (it may be another version now);
 //! - clocks and times of Leases are never looked at;
 //! - a Lease that somebody made up takes no place and no address from a server that more speaks for (`join`).
 //!
@@ -127,8 +127,15 @@ pub enum Event {
         server: ServerId,
         /// Can it?
         readiness: Readiness,
-        /// Did the probe begin after somebody doubted it, and find it ready?
-        vouches: bool,
+        /// When the probe began, if that was after the server was lost and the probe found it to be there.
+        vouches: Option<Instant>,
+    },
+    /// Somebody lost a server: it may be another process now.
+    Lost {
+        /// Whom.
+        server: ServerId,
+        /// When.
+        at: Instant,
     },
     /// Connections to local were refused or lost without a GOAWAY: it may be another one when it is back.
     LocalInDoubt,
@@ -266,6 +273,7 @@ impl Inventory {
             Event::StorageVersions(entries) => self.take_storage_versions(entries, now),
             Event::Fetched { server, holder, began, serves } => self.take_fetched(&server, holder, began, serves, now),
             Event::Probed { server, readiness, vouches } => self.take_probe(&server, readiness, vouches, now),
+            Event::Lost { server, at } => self.take_lost(&server, at),
             Event::LocalInDoubt => self.doubted = Some(now),
             Event::Unreachable(address) => self.take_reach(address, false, now),
             Event::Reachable(address) => self.take_reach(address, true, now),

@@ -142,12 +142,17 @@ impl From<BuildError> for Error {
 }
 
 /// What the engine noticed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hint {
     /// Connections to local were refused, reset, or ended without a GOAWAY.
     LocalInDoubt,
-    /// The last connection to this address was lost, or the first took very long.
-    PeerInDoubt(SocketAddr),
+    /// The last connection to a server was lost, none could be had, or the first took very long: it may be another process now.
+    Lost {
+        /// Whom.
+        server: ServerId,
+        /// When.
+        at: Instant,
+    },
     /// No connection to this address could be had.
     Unreachable(SocketAddr),
     /// Lets the thread panic, to see that nothing comes of it. For tests.

@@ -42,22 +42,24 @@ pub(super) struct Health {
     silent: Option<Instant>,
     /// When it last said that it is ready.
     ready_at: Option<Instant>,
-    /// When somebody last lost it, if no probe has found it ready since.
+    /// When somebody last lost it, if no probe has vouched for it since.
     doubted: Option<Instant>,
+    /// When the last probe began that did.
+    vouched: Option<Instant>,
 }
 
 /// What is known of a server after a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) readiness: Readiness,
-    /// Somebody doubted it, and the probe, which began later, found it ready.
+    /// Somebody lost it before the probe began, and the probe found it to be there.
     pub(super) vouches: bool,
 }
 
 impl Health {
     /// Of a process that was never asked: whoever lost the one before waits for somebody to vouch for it.
     pub(super) fn new(now: Instant) -> Self {
-        Self { readiness: Readiness::Unready, timeouts: 0, silent: None, ready_at: None, doubted: Some(now) }
+        Self { readiness: Readiness::Unready, timeouts: 0, silent: None, ready_at: None, doubted: Some(now), vouched: None }
     }
 
     /// Did the last probe find that it refuses our credentials?
@@ -65,9 +67,11 @@ impl Health {
         self.silent.is_some()
     }
 
-    /// Somebody lost it: it may be another process now, which listens long before it can be used.
-    pub(super) fn doubt(&mut self, now: Instant) {
-        (self.doubted, self.silent) = (Some(now), None);
+    /// Somebody lost it then: it may be another process now, which listens long before it can be used. That may be told more than once.
+    pub(super) fn doubt(&mut self, lost: Instant) {
+        if self.doubted.max(self.vouched) < Some(lost) {
+            (self.doubted, self.silent) = (Some(lost), None);
+        }
     }
 
     /// Does it take a probe that begins later than this one to settle a doubt?
@@ -83,6 +87,8 @@ impl Health {
         let is_silent_for_long = self.silent.is_some_and(|since| now.saturating_duration_since(since) >= SILENT_FOR);
         self.timeouts = if matches!(outcome, Outcome::TimedOut) { self.timeouts + 1 } else { 0 };
         self.readiness = match outcome {
+            // It may have been the process before.
+            Outcome::Ready if self.is_doubted_since(began) => self.readiness,
             Outcome::Ready => Readiness::Ready,
             Outcome::Silent(_) if is_silent_for_long => Readiness::Ready,
             Outcome::Silent(_) => self.readiness,
@@ -90,12 +96,16 @@ impl Health {
             Outcome::TimedOut if self.timeouts < TIMEOUTS_MAX && self.doubted.is_none() => self.readiness,
             Outcome::Unready(..) | Outcome::Refused(_) | Outcome::TimedOut => Readiness::Unready,
         };
-        let is_proven = matches!(outcome, Outcome::Ready) || is_silent_for_long;
-        if is_proven {
+        let is_ready = matches!(outcome, Outcome::Ready) || is_silent_for_long;
+        if is_ready {
             self.ready_at = Some(now);
         }
+        // One that leaves is proven to be the process that was ready.
+        let is_proven = is_ready || self.readiness == Readiness::Leaving;
         let vouches = is_proven && self.doubted.is_some_and(|doubted| began >= doubted);
-        self.doubted = self.doubted.filter(|_| !vouches);
+        if vouches {
+            (self.doubted, self.vouched) = (None, Some(began));
+        }
         Finding { readiness: self.readiness, vouches }
     }
 
@@ -242,8 +252,12 @@ mod tests {
         assert_eq!(case.take(&Outcome::TimedOut, 10), Unready, "it listens and does not answer: it starts");
         assert_eq!(case.find(&refused(), 11), Finding { readiness: Unready, vouches: false });
         assert_eq!(case.find(&Outcome::Ready, 12), vouches);
+        case.health.doubt(case.at(13));
+        assert_eq!(case.find(&case.error(12), 14), Finding { readiness: Leaving, vouches: true }, "the same process");
+        case.take(&Outcome::Ready, 15);
         case.health.doubt(case.at(20));
         assert_eq!(case.find(&silent(), 30), Finding { vouches: false, ..vouches }, "it may be starting");
+        case.health.doubt(case.at(20));
         assert_eq!(case.find(&silent(), 5_030), vouches);
     }
 

@@ -38,7 +38,7 @@ const TOKEN_EVERY: Duration = Duration::from_secs(2);
 pub(super) enum Report {
     Said(Event),
     Source(Source, SourceState),
-    Probed { server: ServerId, place: Place, outcome: Outcome },
+    Probed { server: ServerId, place: Place, began: Instant, outcome: Outcome },
     FetchDone(Box<FetchDone>),
     Checked { address: SocketAddr, reaches: bool },
 }
@@ -197,7 +197,7 @@ impl<'a> Round<'a> {
         match report {
             Report::Said(event) => self.tell(event, now),
             Report::Source(source, state) => self.take_state(source, state),
-            Report::Probed { server, place, outcome } => self.take_probe(&server, place, &outcome, now),
+            Report::Probed { server, place, began, outcome } => self.take_probe(&server, place, began, &outcome, now),
             Report::FetchDone(done) => self.take_fetch(*done, now),
             Report::Checked { address, reaches: true } => self.tell(Event::Reachable(address), now),
             Report::Checked { address, reaches: false } => self.tell(Event::Unreachable(address), now),
@@ -206,7 +206,13 @@ impl<'a> Round<'a> {
 
     fn take_hint(&mut self, hint: Hint) {
         let now = Instant::now();
-        let asked = match hint {
+        let probed = match hint {
+            Hint::Lost { server, at } => {
+                if let Some(work) = self.work.get_mut(&server) {
+                    work.doubt(at, now);
+                }
+                return self.tell(Event::Lost { server, at }, now);
+            }
             Hint::LocalInDoubt => {
                 self.tell(Event::LocalInDoubt, now);
                 Some(self.kept.config.settings.local.clone())
@@ -215,11 +221,10 @@ impl<'a> Round<'a> {
                 self.tell(Event::Unreachable(address), now);
                 self.kept.inventory.owner(address).cloned()
             }
-            Hint::PeerInDoubt(address) => self.kept.inventory.owner(address).cloned(),
             Hint::Panic => panic!("asked to"),
         };
-        if let Some(work) = asked.and_then(|server| self.work.get_mut(&server)) {
-            work.doubt(now);
+        if let Some(work) = probed.and_then(|server| self.work.get_mut(&server)) {
+            work.hasten_probe(now);
         }
     }
 
@@ -329,6 +334,10 @@ impl<'a> Round<'a> {
         let ready: Vec<Place> = asks.iter().filter(|ask| ask.is_ready && !is_silent(ask)).map(|ask| self.place(ask)).collect();
         let local = asks.iter().find(is_local).map(|ask| self.place(ask));
         let current = *self.watched.borrow();
+        // Before its first probe nothing speaks against it.
+        if !self.work.get(&self.kept.config.settings.local).is_some_and(Work::was_probed) {
+            return;
+        }
         let best = local.filter(|local| ready.contains(local)).or_else(|| ready.contains(&current).then_some(current));
         let Some(best) = best.or_else(|| ready.first().copied()).or(local) else { return };
         if best != current {

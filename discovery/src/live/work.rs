@@ -15,12 +15,12 @@ use crate::inventory::{Ask, Event, Readiness};
 
 /// The shortest time between two probes of one server, whatever happens.
 const PROBES_APART: Duration = Duration::from_millis(200);
-/// From the first doubt of a server to its probe: shards lose their connections one after the other, and one probe is enough for all.
-const DOUBTS_TOGETHER: Duration = Duration::from_millis(10);
 /// The same while only API objects say that there is a server, and of connections that are tried because an address is new: what Leases can
 /// make us dial is bounded (threats.md §5). A server writes its Lease when it listens already, so that its first probe is answered.
 const DIALS_APART: Duration = Duration::from_secs(1);
-/// The same of fetches; a server that starts anew is asked at once.
+/// From the loss of a server to its probe: shards lose their connections one after the other, and one probe is enough for all.
+const DOUBTS_TOGETHER: Duration = Duration::from_millis(10);
+/// The shortest time between two fetches; a server that starts anew is asked at once.
 const FETCHES_APART: Duration = Duration::from_millis(200);
 /// The first and the longest pause after a fetch that failed.
 const FETCH_PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
@@ -47,6 +47,8 @@ pub(super) struct Work {
     holder: Option<Box<str>>,
     health: Health,
     is_probing: bool,
+    /// Did a probe ever end?
+    was_probed: bool,
     dials: Dials,
     next_probe: Instant,
     /// What the last probe said: ready, reachable. Only what differs is said again.
@@ -71,6 +73,7 @@ impl Work {
             holder,
             health: Health::new(now),
             is_probing: false,
+            was_probed: false,
             dials,
             next_probe: now,
             told: None,
@@ -89,7 +92,11 @@ impl Work {
     fn follow(&mut self, place: Place, is_named: bool, holder: Option<&str>, now: Instant) {
         let is_other = self.holder.as_deref() != holder;
         if is_other && self.holder.is_some() {
-            self.health = Health::new(now);
+            // Whoever can write Leases cannot take local out of service.
+            match place.leg {
+                Leg::Local => self.health.doubt(now),
+                Leg::Peer | Leg::Proxy => self.health = Health::new(now),
+            }
         }
         if self.place != place {
             self.is_proven = is_named;
@@ -102,14 +109,11 @@ impl Work {
         }
     }
 
-    /// Somebody lost it: it is probed soon, and what the probe finds is news.
-    pub(super) fn doubt(&mut self, now: Instant) {
-        self.health.doubt(now);
+    /// Somebody lost it then: it is probed soon, and what the probe finds is news.
+    pub(super) fn doubt(&mut self, lost: Instant, now: Instant) {
+        self.health.doubt(lost);
         self.told = None;
-        let soon = now + DOUBTS_TOGETHER;
-        if !(now..soon).contains(&self.next_probe) {
-            self.next_probe = soon;
-        }
+        self.next_probe = self.next_probe.min(now + DOUBTS_TOGETHER);
     }
 
     /// Something about it may have changed: it is probed soon, and what the probe finds is news.
@@ -120,6 +124,11 @@ impl Work {
     /// What failed may work now.
     pub(super) fn hasten(&mut self, now: Instant) {
         (self.next_probe, self.next_fetch) = (now, now);
+    }
+
+    /// Did a probe ever end, whatever it found?
+    pub(super) fn was_probed(&self) -> bool {
+        self.was_probed
     }
 
     /// Does it refuse our credentials?
@@ -196,7 +205,7 @@ impl Round<'_> {
             }
             if !work.is_probing && now >= work.probe_at() {
                 (work.is_probing, work.dials.probed) = (true, Some(now));
-                self.start_probe(ask.server, place);
+                self.start_probe(ask.server, place, now);
             }
         }
     }
@@ -207,11 +216,11 @@ impl Round<'_> {
         ask.server == settings.local || settings.peers.get(&ask.server) == Some(&ask.address)
     }
 
-    fn start_probe(&mut self, server: ServerId, place: Place) {
+    fn start_probe(&mut self, server: ServerId, place: Place, began: Instant) {
         let (transport, reports) = (self.transport.clone(), self.reports.clone());
         self.jobs.spawn(async move {
             let outcome = probe::probe(&transport, place).await;
-            drop(reports.send(Report::Probed { server, place, outcome }).await);
+            drop(reports.send(Report::Probed { server, place, began, outcome }).await);
         });
     }
 
@@ -242,14 +251,13 @@ impl Round<'_> {
         });
     }
 
-    pub(super) fn take_probe(&mut self, server: &ServerId, place: Place, outcome: &Outcome, now: Instant) {
+    pub(super) fn take_probe(&mut self, server: &ServerId, place: Place, began: Instant, outcome: &Outcome, now: Instant) {
         let Some(work) = self.work.get_mut(server) else { return };
-        work.is_probing = false;
+        (work.is_probing, work.was_probed) = (false, true);
         if work.place != place {
             return;
         }
         work.is_proven |= matches!(outcome, Outcome::Ready | Outcome::Unready(..) | Outcome::Silent(_));
-        let began = work.dials.probed.unwrap_or(now);
         let Finding { readiness, vouches } = work.health.take(outcome, began, now);
         work.next_probe = if work.health.is_doubted_since(began) { now } else { began + work.health.every() };
         work.error = match outcome {
@@ -268,7 +276,7 @@ impl Round<'_> {
         if is_news || vouches {
             // While it was away it may have become another one.
             work.version_doubted = Some(now);
-            self.tell(Event::Probed { server: server.clone(), readiness, vouches }, now);
+            self.tell(Event::Probed { server: server.clone(), readiness, vouches: vouches.then_some(began) }, now);
             let reach = if reaches { Event::Reachable } else { Event::Unreachable };
             self.tell(reach(place.address), now);
         }

@@ -18,9 +18,6 @@ use crate::http2::hpack::{Field, Token};
 use crate::http2::message::{VIA_NAME, forwarded_in_request};
 use crate::respond::Failure;
 
-/// A handshake with a server that is up is done by then. One that starts listens a second or more before it goes on with one.
-const LATE: Duration = Duration::from_millis(250);
-
 impl Core {
     /// Takes the current routing snapshot: one relaxed load when nothing changed.
     pub(super) fn take_snapshot(&mut self) {
@@ -41,7 +38,8 @@ impl Core {
             let slot = known.map_or_else(|| self.new_slot(server, &snapshot), ServerSlot::at);
             if let Some(known) = self.servers.get_mut(usize::from(slot.0)) {
                 let is_in = |set: ServerSet| set.iter().any(|index| index.get() == at);
-                known.on_snapshot(is_in(snapshot.ready()), is_in(snapshot.leaving()), snapshot.vouched()[at]);
+                (known.is_ready, known.is_leaving) = (is_in(snapshot.ready()), is_in(snapshot.leaving()));
+                known.take_proof(snapshot.proofs()[at], &self.conns, self.now);
             }
             self.slots.push(slot);
         }
@@ -165,7 +163,7 @@ impl Core {
         })
     }
 
-    /// Local first; else the less loaded of two healthy others drawn at random; else one that is due to be tried again.
+    /// Local first; else the less loaded of two healthy others drawn at random; else one that is worth waiting for.
     fn choose_ready(&mut self, prefers_local: bool, others: SlotSet) -> Option<ServerSlot> {
         if prefers_local {
             let now = self.now;
@@ -215,7 +213,7 @@ impl Core {
         Some(if load(second) < load(first) { second } else { first })
     }
 
-    fn has_healthy(&self, others: SlotSet) -> bool {
+    pub(super) fn has_healthy(&self, others: SlotSet) -> bool {
         let servers = others.iter().filter_map(|slot| self.servers.get(usize::from(slot.0)));
         servers.into_iter().any(|server| server.is_ready && server.is_usable())
     }
@@ -285,7 +283,7 @@ impl Core {
     /// The handshake with a server took this long. If there is no other connection, it may have started while its kernel kept us waiting.
     pub(super) fn doubt_if_late(&mut self, slot: ServerSlot, waited: Duration) {
         let server = self.servers.get(usize::from(slot.0));
-        if waited >= LATE && server.is_some_and(|server| !server.has_open_conn(&self.conns)) {
+        if waited >= self.limits.server_late && server.is_some_and(|server| !server.has_open_conn(&self.conns)) {
             self.doubt(slot);
         }
     }

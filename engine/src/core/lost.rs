@@ -321,12 +321,10 @@ impl Core {
         let gone = !server.has_open_conn(&self.conns);
         if gone {
             server.down_until = Some(until);
-            server.doubt_if_probed(self.now);
             self.actions.push_back(Action::Report(Sign::Unreachable(server.address)));
-            if slot == self.local {
-                self.actions.push_back(Action::Report(Sign::LocalLost));
-            }
+            self.doubt(slot);
         }
+        let Some(server) = self.servers.get_mut(usize::from(slot.0)) else { return };
         let hopeless = server.lanes.iter_mut().filter(|lane| gone || lane.is_hopeless(&self.conns));
         let waiting: Vec<_> = hopeless.flat_map(|lane| std::mem::take(&mut lane.waiting)).collect();
         // A connection under suspicion, and no new one to be had: the server is gone.
@@ -351,7 +349,10 @@ impl Core {
         server.forget(key);
         let is_last = !server.has_open_conn(&self.conns);
         match state {
-            State::Open if is_last => self.doubt(slot),
+            State::Open if is_last => {
+                self.doubt(slot);
+                self.spare_waiting(slot);
+            }
             State::Open if slot == self.local => self.actions.push_back(Action::Report(Sign::LocalLost)),
             _ => {}
         }
@@ -361,8 +362,35 @@ impl Core {
     pub(super) fn doubt(&mut self, slot: super::ServerSlot) {
         let Some(server) = self.servers.get_mut(usize::from(slot.0)) else { return };
         server.doubt_if_probed(self.now);
-        let sign = if slot == self.local { Sign::LocalLost } else { Sign::PeerLost(server.address) };
-        self.actions.push_back(Action::Report(sign));
+        if slot == self.local {
+            self.actions.push_back(Action::Report(Sign::LocalLost));
+        }
+        self.tell_doubt(slot);
+    }
+
+    /// Tells discovery of a doubt.
+    pub(super) fn tell_doubt(&mut self, slot: super::ServerSlot) {
+        let now = self.now;
+        let Some(server) = self.servers.get_mut(usize::from(slot.0)) else { return };
+        if let Some(doubt) = &mut server.doubt {
+            doubt.told = now;
+            self.actions.push_back(Action::Report(Sign::Lost { server: server.id.clone(), at: doubt.lost }));
+        }
+    }
+
+    /// Those who wait for a server in doubt and can be served by another one need not wait.
+    fn spare_waiting(&mut self, slot: super::ServerSlot) {
+        for lane in [Lane::Short, Lane::Long] {
+            let Some(server) = self.servers.get_mut(usize::from(slot.0)).filter(|server| server.doubt.is_some()) else { return };
+            let waiting = std::mem::take(&mut server.lane(lane).waiting);
+            for exchange in waiting {
+                if self.exchanges.get(exchange).is_some_and(|entry| self.has_healthy(entry.others)) {
+                    self.send_elsewhere(exchange, slot);
+                } else if let Some(server) = self.servers.get_mut(usize::from(slot.0)) {
+                    server.lane(lane).waiting.push_back(exchange);
+                }
+            }
+        }
     }
 
     /// A connection of the lane was lost: whoever waits needs another one.

@@ -39,7 +39,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use discovery::{Reader, Snapshot};
+use discovery::{Reader, ServerId, Snapshot};
 
 use crate::config::Limits;
 use crate::http2::hpack::HeaderBlock;
@@ -51,6 +51,7 @@ use exchange::Exchange;
 use outbox::Buffers;
 use pool::{Server, ServerSlot};
 use slab::Slab;
+pub(crate) use tick::DOUBT_TICK;
 
 pub(crate) use budget::Budget;
 pub use budget::Rate;
@@ -84,7 +85,7 @@ pub enum Port {
 }
 
 /// What the IO side is asked to do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Open a connection and report [`Core::handle_established`] or [`Core::handle_closed`].
     Connect {
@@ -120,12 +121,18 @@ pub enum Action {
 }
 
 /// What the traffic shows about a server.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Sign {
     /// A connection to the local server was refused, or ended without a GOAWAY: what comes back may be another one.
     LocalLost,
-    /// The last connection to this peer was lost, without a GOAWAY, or the first took very long: it may be another one.
-    PeerLost(SocketAddr),
+    /// The last connection to a server was lost without a GOAWAY, none could be had, or the first took very long: what is there may be
+    /// another process. Told again while nobody vouches for it.
+    Lost {
+        /// Whom.
+        server: ServerId,
+        /// When.
+        at: Instant,
+    },
     /// No connection to this address can be had.
     Unreachable(SocketAddr),
 }
@@ -316,8 +323,6 @@ impl Core {
     /// The connection is gone.
     pub fn handle_closed(&mut self, key: ConnKey, ended: Ended, now: Instant) {
         self.now = now;
-        // What is published from here on may say something of a server that is lost now.
-        self.take_snapshot();
         self.remove_conn(key, ended);
         self.after_event();
     }

@@ -2,13 +2,13 @@
 //!
 //! What always holds: watches and short requests never share a connection; at most `server_conns` connections of a lane, at
 //! most one of them being opened at a time; a server that refused is left alone for `server_backoff`; one that was lost gets nothing before
-//! a snapshot vouches for it, where servers are probed.
+//! a snapshot vouches for it, where servers are probed, and for `doubt` at most.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use discovery::{ServerId, Via};
+use discovery::{Proof, ServerId, Via};
 
 use super::conn::{Conn, State};
 use super::slab::Slab;
@@ -155,8 +155,8 @@ pub(crate) struct Server {
     pub(crate) down_until: Option<Instant>,
     /// It may be another process now.
     pub(crate) doubt: Option<Doubt>,
-    /// How often the last snapshot vouched for it; 0 when nobody probes.
-    pub(crate) vouched: u32,
+    /// Does somebody probe it, who can vouch for it?
+    pub(crate) is_probed: bool,
     /// Did the last snapshot say that it may be sent requests?
     pub(crate) is_ready: bool,
     /// Not ready any more, but it answers.
@@ -171,6 +171,9 @@ pub(crate) struct Server {
 /// it knows nothing of what it serves when it can: nothing is sent to it before a probe that began later has succeeded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Doubt {
+    /// When it was last lost, here or by another shard.
+    pub(crate) lost: Instant,
+    /// When the doubt began.
     pub(crate) since: Instant,
     /// When discovery was last told.
     pub(crate) told: Instant,
@@ -186,7 +189,7 @@ impl Server {
             lanes: Default::default(),
             down_until: None,
             doubt: None,
-            vouched: 0,
+            is_probed: false,
             is_ready: true,
             is_leaving: false,
             left: false,
@@ -209,7 +212,7 @@ impl Server {
         is_over && self.doubt.is_none() && self.lanes.iter().all(|lane| lane.connecting.is_none())
     }
 
-    /// Can it be sent requests now?
+    /// As far as its connections show, can it be sent requests now?
     pub(crate) fn is_usable(&self) -> bool {
         !self.left && !self.is_down() && self.doubt.is_none()
     }
@@ -229,17 +232,21 @@ impl Server {
 
     /// It may be another process now. Where nobody probes there is no use in waiting for somebody to vouch for it.
     pub(crate) fn doubt_if_probed(&mut self, now: Instant) {
-        if self.vouched > 0 {
+        if self.is_probed {
             let since = self.doubt.map_or(now, |doubt| doubt.since);
-            self.doubt = Some(Doubt { since, told: now });
+            self.doubt = Some(Doubt { lost: now, since, told: now });
         }
     }
 
-    /// Takes over what the snapshot says of it.
-    pub(crate) fn on_snapshot(&mut self, is_ready: bool, is_leaving: bool, vouched: u32) {
-        (self.is_ready, self.is_leaving) = (is_ready, is_leaving);
-        if std::mem::replace(&mut self.vouched, vouched) != vouched && self.doubt.take().is_some() {
-            self.down_until = None;
+    /// Takes over whether somebody vouches for it. One that another shard lost is in doubt here too, unless a connection shows that it is there.
+    pub(crate) fn take_proof(&mut self, proof: Option<Proof>, conns: &Slab<Conn>, now: Instant) {
+        self.is_probed = proof.is_some();
+        let proof = proof.unwrap_or_default();
+        if self.doubt.is_some_and(|doubt| !self.is_probed || proof.vouches_since(doubt.lost)) {
+            (self.doubt, self.down_until) = (None, None);
+        }
+        if let Some(lost) = proof.lost.filter(|_| self.doubt.is_none() && proof.is_in_doubt() && !self.has_open_conn(conns)) {
+            self.doubt = Some(Doubt { lost, since: now, told: now });
         }
     }
 

@@ -17,11 +17,7 @@ use crate::respond::Failure;
 const BUSY_TICK: Duration = Duration::from_millis(100);
 const IDLE_TICK: Duration = Duration::from_secs(1);
 /// The same while a server is in doubt, and requests may wait for what its probe finds.
-const DOUBT_TICK: Duration = Duration::from_millis(10);
-/// How often discovery is told of a doubt again: it may have missed it.
-const TELL_AGAIN: Duration = Duration::from_secs(1);
-/// A doubt that nobody settles by then is dropped: discovery does not work, and routing stays as it was.
-const DOUBT_MAX: Duration = Duration::from_secs(5);
+pub(crate) const DOUBT_TICK: Duration = Duration::from_millis(50);
 /// Watches ended in one tick of a drain: 5,000 a second and shard, so that 10,000 clients do not come back at once.
 const WATCHES_PER_TICK: usize = 500;
 /// Between the first GOAWAY, which refuses nothing, and the last: requests already on their way arrive in it.
@@ -58,7 +54,9 @@ impl Core {
             || self.draining.is_some()
             || self.servers.iter().any(|server| server.lanes.iter().any(|lane| lane.connecting.is_some()));
         let is_in_doubt = self.servers.iter().any(|server| server.doubt.is_some());
-        now + if is_in_doubt && busy {
+        // Not in a drain: what it ends in a tick is meant for the others.
+        let is_urgent = is_in_doubt && self.draining.is_none();
+        now + if is_urgent {
             DOUBT_TICK
         } else if busy {
             BUSY_TICK
@@ -136,13 +134,14 @@ impl Core {
         let now = self.now;
         let Some(server) = self.servers.get_mut(usize::from(slot.0)) else { return };
         let Some(doubt) = server.doubt else { return };
-        if now - doubt.since >= DOUBT_MAX {
+        if now - doubt.since >= self.limits.doubt {
+            // Discovery does not work, or its credentials are refused: routing stays as it was.
             server.doubt = None;
             for lane in [Lane::Short, Lane::Long] {
                 self.serve_waiting(slot, lane);
             }
-        } else if now - doubt.told >= TELL_AGAIN {
-            self.doubt(slot);
+        } else if now - doubt.told >= self.limits.doubt_told {
+            self.tell_doubt(slot);
         }
     }
 
@@ -224,7 +223,7 @@ impl Core {
             Some(sent) if soon - sent >= self.limits.suspect_after && !conn.suspect => {
                 conn.suspect = true;
                 if let Role::Upstream { server, lane } = conn.role {
-                    self.doubt_idle(server, sent);
+                    self.suspect_idle(server, sent);
                     self.connect(server, lane);
                 }
             }
@@ -234,7 +233,7 @@ impl Core {
 
     /// A server that is suspected on one connection is no better on those that have been silent since: they would take its
     /// requests, and count as proof that it lives.
-    fn doubt_idle(&mut self, slot: ServerSlot, since: Instant) {
+    fn suspect_idle(&mut self, slot: ServerSlot, since: Instant) {
         let Some(server) = self.servers.get(usize::from(slot.0)) else { return };
         let keys: Vec<_> = server.lanes.iter().flat_map(|lane| lane.conns.iter().copied()).collect();
         for key in keys {

@@ -33,7 +33,7 @@ use arc_swap::ArcSwap;
 use monoio::net::TcpStream;
 
 use crate::config::Config;
-use crate::core::{Action, ConnKey, Core, Destination, Ended, Port, Source};
+use crate::core::{Action, ConnKey, Core, DOUBT_TICK, Destination, Ended, Port, Source};
 use crate::tls::{Configs, Session, server_name};
 use gate::Gate;
 use link::{Link, Writer};
@@ -159,6 +159,9 @@ impl Shard {
                 self.shared.published[self.index].hurry(state.now() + self.shared.config.limits.offender_close);
             }
             Action::Report(sign) => {
+                // Somebody may wait for what comes of it.
+                let soon = self.state.borrow_mut().now() + DOUBT_TICK;
+                self.shared.published[self.index].hurry(soon);
                 if let Some(report) = &self.shared.config.report {
                     report(sign);
                 }

@@ -7,6 +7,7 @@ pub mod body;
 pub mod client;
 pub mod end;
 pub mod link;
+pub mod probes;
 pub mod request;
 pub mod rng;
 pub mod server;

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use discovery::{Publisher, static_routes};
 use engine::Limits;
-use engine::core::{Action, ConnKey, Core, Ended, Port, Protocol};
+use engine::core::{Action, ConnKey, Core, Ended, Port, Protocol, Sign};
 
 use super::client::Client;
 use super::end::{End, Event, INITIAL_WINDOW, MAX_STREAMS};
 use super::link::{Far, Link, State};
+use super::probes::Probes;
 use super::request::{Outcome, Request};
 use super::rng::Rng;
 use super::server::Server;
@@ -45,7 +45,7 @@ pub struct World {
     last_progress: Instant,
     piece_max: usize,
     limits: Limits,
-    _publisher: Publisher,
+    probes: Probes,
 }
 
 impl World {
@@ -54,9 +54,9 @@ impl World {
         let servers: Vec<_> = (0..rng.between(2, 4))
             .map(|at| Server { is_down: false, is_hung: false, serves_theirs: at == 1 || (at > 1 && rng.percent(60)) })
             .collect();
-        let publisher = Publisher::new(static_routes::parse(&routes(&servers)).unwrap());
+        let probes = Probes::new(&servers, &mut rng);
         let limits = random_limits(&mut rng);
-        let core = Core::new(limits.clone(), publisher.reader(), seed, base);
+        let core = Core::new(limits.clone(), probes.publisher.reader(), seed, base);
         let is_large = rng.percent(4);
         let is_faulty = rng.percent(65);
         let clients = (0..rng.between(1, 4))
@@ -90,7 +90,7 @@ impl World {
             piece_max: rng.pick(&[3, 40, 2_000, 20_000, 100_000]),
             limits,
             rng,
-            _publisher: publisher,
+            probes,
         }
     }
 
@@ -137,6 +137,7 @@ impl World {
         let moved = self.last_move == self.now;
         let step = if self.is_chaos || moved { self.rng.between(1, 8) } else { 100 };
         self.now += Duration::from_millis(step as u64);
+        self.probes.run(&self.servers, self.is_chaos, self.now);
         if self.now >= self.next_tick {
             self.core.handle_tick(self.now);
             self.next_tick = self.core.next_tick(self.now);
@@ -164,6 +165,10 @@ impl World {
         while let Some(action) = self.core.poll_action() {
             match action {
                 Action::Connect { conn, address, .. } => self.connect_server(conn, usize::from(address.port()) - 1),
+                Action::Report(Sign::Lost { server, at }) => {
+                    let server = server.as_str()[1..].parse().unwrap();
+                    self.probes.on_lost(server, at, self.now, &mut self.rng);
+                }
                 Action::Blame { .. } | Action::Report(_) => {}
                 Action::Read { .. } | Action::Cut { .. } => unreachable!("only for HTTP/1.1"),
                 Action::Close { conn } => {
@@ -180,6 +185,7 @@ impl World {
     }
 
     fn connect_server(&mut self, key: ConnKey, server: usize) {
+        self.probes.on_connect(server, self.now);
         let max = self.rng.pick(&[1, 2, 5, 100, 100]);
         let window = self.rng.pick(&[0, 100, 65_535, 65_535, 1 << 20]);
         let end = End::server(&[(MAX_STREAMS, max), (INITIAL_WINDOW, window)]);
@@ -419,22 +425,6 @@ impl World {
         let links: Vec<_> = self.links.iter().filter(|link| link.state != State::Gone).map(|link| (link.far, link.state)).collect();
         format!("{open:#?}\n{links:?}\n{:?} work {:?}", self.core.in_use(), self.work)
     }
-}
-
-fn routes(servers: &[Server]) -> String {
-    let mut text = "local: s0\nservers:\n".to_owned();
-    for (at, server) in servers.iter().enumerate() {
-        let mut resources = vec!["both"];
-        if at == 0 {
-            resources.push("mine");
-        } else if server.serves_theirs {
-            resources.push("theirs");
-        }
-        let port = at + 1;
-        text +=
-            &format!("- {{id: s{at}, address: \"10.0.0.{port}:{port}\", serves: [{{group: g, version: v1, resources: {resources:?}}}]}}\n");
-    }
-    text
 }
 
 fn random_limits(rng: &mut Rng) -> Limits {
