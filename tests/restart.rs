@@ -84,8 +84,8 @@ async fn no_404_before_the_new_one_is_ready(fronts_it: bool, shards: usize) {
     let told = loop {
         let client = turns.next().unwrap();
         let jobs = timeout_at((started + PATIENCE).into(), client.get(JOBS)).await.unwrap().unwrap();
-        let leases = client.get(LEASES).await.unwrap();
         let now = Instant::now();
+        let leases = client.get(LEASES).await.unwrap();
         assert_eq!(leases.status, StatusCode::OK, "another server has them");
         match jobs.status {
             StatusCode::NOT_FOUND if now >= ready => break now,

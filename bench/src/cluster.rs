@@ -165,7 +165,7 @@ impl Cluster {
         inventory.apply(Event::Excluded(Exclusion::Custom, custom), now);
         inventory.apply(Event::Excluded(Exclusion::Aggregated, Vec::new()), now);
         for (nth, Server { id, .. }) in self.servers.iter().enumerate() {
-            inventory.apply(Event::Probed { server: id.clone(), readiness: Readiness::Ready, vouches: None }, now);
+            inventory.apply(Event::Probed { server: id.clone(), readiness: Readiness::Ready, vouched: None }, now);
             let is_its = |by: &ServerSet| by.iter().any(|index| index.get() == nth);
             let serves = self.serves.iter().filter(|(_, by)| is_its(by)).map(|(gvr, _)| gvr.clone()).collect();
             let (holder, began) = (Some(id.as_str().into()), now + Duration::from_millis(1));

@@ -33,4 +33,4 @@ pub use gvr::Gvr;
 pub use handoff::{Publisher, Reader, Readers};
 pub use name::Name;
 pub use server::{PROXY_HTTP1, PROXY_HTTP2, Server, ServerId, ServerIndex, ServerSet, Via};
-pub use snapshot::{BuildError, Proof, Snapshot, SnapshotBuilder, Standing};
+pub use snapshot::{BuildError, Snapshot, SnapshotBuilder, Standing, Trust};

@@ -24,7 +24,7 @@ pub struct Snapshot {
     ready: ServerSet,
     leaving: ServerSet,
     /// By server.
-    proofs: Box<[Option<Proof>]>,
+    trust: Box<[Option<Trust>]>,
     /// Values are indices into `sets`.
     table: Table,
     /// Each distinct set once: a cluster has a handful, so they stay in the nearest cache.
@@ -51,14 +51,14 @@ pub enum Standing {
 
 /// A server that was lost may be another process now: it is in doubt until a probe vouches for it that began later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Proof {
+pub struct Trust {
     /// When somebody last lost it.
     pub lost: Option<Instant>,
     /// When the probe began that last found it to be there.
     pub vouched: Option<Instant>,
 }
 
-impl Proof {
+impl Trust {
     /// Has nobody vouched for it since it was lost?
     pub fn is_in_doubt(&self) -> bool {
         self.lost.is_some_and(|lost| !self.vouches_since(lost))
@@ -102,8 +102,8 @@ impl Snapshot {
     }
 
     /// What is known of each server's last loss; nothing where nobody probes.
-    pub fn proofs(&self) -> &[Option<Proof>] {
-        &self.proofs
+    pub fn trust(&self) -> &[Option<Trust>] {
+        &self.trust
     }
 
     /// Every resource that somebody serves, and who, in no order. For people: it allocates.
@@ -116,7 +116,7 @@ impl Snapshot {
     pub fn routes_like(&self, other: &Self) -> bool {
         let value = |snapshot: &Self, set: u16| (snapshot.sets[usize::from(set)], Some(set) == snapshot.gone);
         self.servers == other.servers
-            && self.proofs == other.proofs
+            && self.trust == other.trust
             && (self.local, self.ready, self.leaving, self.is_complete) == (other.local, other.ready, other.leaving, other.is_complete)
             && self.table.is_like(&other.table, |here, there| value(self, here) == value(other, there))
     }
@@ -167,7 +167,7 @@ impl Snapshot {
 
     /// Bytes that the snapshot keeps on the heap.
     pub fn heap_bytes(&self) -> usize {
-        size_of_val(&*self.servers) + size_of_val(&*self.proofs) + size_of_val(&*self.sets) + self.table.heap_bytes()
+        size_of_val(&*self.servers) + size_of_val(&*self.trust) + size_of_val(&*self.sets) + self.table.heap_bytes()
     }
 }
 
@@ -193,7 +193,7 @@ pub struct SnapshotBuilder {
     unready: ServerSet,
     leaving: ServerSet,
     /// By server.
-    proofs: Vec<Option<Proof>>,
+    trust: Vec<Option<Trust>>,
     /// Values are indices into `served`.
     table: Table,
     /// One set per GVR, in the order they came.
@@ -215,7 +215,7 @@ impl SnapshotBuilder {
             local: None,
             unready: ServerSet::empty(),
             leaving: ServerSet::empty(),
-            proofs: Vec::new(),
+            trust: Vec::new(),
             table: Table::new(),
             served: Vec::new(),
             excludes: false,
@@ -237,7 +237,7 @@ impl SnapshotBuilder {
         }
         self.ids.insert(server.id.clone());
         self.servers.push(server);
-        self.proofs.push(None);
+        self.trust.push(None);
         Ok(index)
     }
 
@@ -263,9 +263,9 @@ impl SnapshotBuilder {
     }
 
     /// Says what is known of a server's last loss.
-    pub fn prove(&mut self, server: ServerIndex, proof: Proof) {
-        if let Some(known) = self.proofs.get_mut(server.get()) {
-            *known = Some(proof);
+    pub fn trust(&mut self, server: ServerIndex, trust: Trust) {
+        if let Some(known) = self.trust.get_mut(server.get()) {
+            *known = Some(trust);
         }
     }
 
@@ -362,7 +362,7 @@ impl SnapshotBuilder {
             peers: all.without(ServerSet::only(local)),
             ready: all.without(self.unready),
             leaving: self.leaving,
-            proofs: self.proofs.into(),
+            trust: self.trust.into(),
             table,
             sets: sets.into(),
             excludes: self.excludes,

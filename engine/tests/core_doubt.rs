@@ -6,7 +6,7 @@ mod sim;
 
 use std::time::{Duration, Instant};
 
-use discovery::{Gvr, Proof, Server, ServerId, ServerSet, Snapshot, SnapshotBuilder};
+use discovery::{Gvr, Server, ServerId, ServerSet, Snapshot, SnapshotBuilder, Trust};
 use engine::core::Sign;
 use sim::end::Event;
 use sim::stage::{BOTH, Door, OK, Stage, THEIRS, WIDE, field, stage, status};
@@ -19,12 +19,12 @@ const LATE: Duration = Duration::from_millis(300);
 const SOON: Duration = Duration::from_millis(50);
 
 /// Local, and a peer, of which this is known; who is not ready is named.
-fn snapshot(generation: u64, proof: Option<Proof>, unready: &[usize]) -> Snapshot {
+fn snapshot(generation: u64, trust: Option<Trust>, unready: &[usize]) -> Snapshot {
     let mut builder = SnapshotBuilder::new(generation);
     let at = |id: &str, port: u16| Server::new(ServerId::new(id), ([10, 0, 0, 1], port).into());
     let servers = [builder.server(at("s0", 1)).unwrap(), builder.server(at("s1", 2)).unwrap()];
     builder.local(servers[0]);
-    servers.iter().for_each(|&server| proof.into_iter().for_each(|proof| builder.prove(server, proof)));
+    servers.iter().for_each(|&server| trust.into_iter().for_each(|trust| builder.trust(server, trust)));
     unready.iter().for_each(|&at| builder.unready(servers[at]));
     let [local, peer] = servers.map(ServerSet::only);
     for (resource, by) in [("mine", local), ("theirs", peer), ("both", local.union(peer))] {
@@ -34,11 +34,11 @@ fn snapshot(generation: u64, proof: Option<Proof>, unready: &[usize]) -> Snapsho
 }
 
 /// Nobody was lost yet.
-const PROBED: Option<Proof> = Some(Proof { lost: None, vouched: None });
+const PROBED: Option<Trust> = Some(Trust { lost: None, vouched: None });
 
 /// Probes that begin at this moment vouch for everybody.
 fn publish(stage: &mut Stage, generation: u64) {
-    stage.publisher.publish(snapshot(generation, Some(Proof { lost: None, vouched: Some(stage.now) }), &[]));
+    stage.publisher.publish(snapshot(generation, Some(Trust { lost: None, vouched: Some(stage.now) }), &[]));
 }
 
 /// A probed control plane, and a client that was answered by both servers.
@@ -234,7 +234,7 @@ fn a_probe_that_began_before_the_loss_vouches_for_nobody() {
     stage.pass(Duration::from_millis(10));
     lose_all(&mut stage, 1);
     stage.get(client, THEIRS);
-    stage.publisher.publish(snapshot(3, Some(Proof { lost: None, vouched: Some(began) }), &[]));
+    stage.publisher.publish(snapshot(3, Some(Trust { lost: None, vouched: Some(began) }), &[]));
     stage.pass(SOON);
     assert_eq!((connections(&stage, 1), answer(&mut stage, 1)), (1, 0));
     publish(&mut stage, 4);
@@ -252,11 +252,11 @@ fn a_server_that_another_shard_lost_is_in_doubt_unless_it_has_a_connection_here(
         }
         assert_eq!(stage.to_server(1).len(), usize::from(is_connected));
         let client = if is_connected { client } else { stage.client(WIDE) };
-        let lost = Proof { lost: Some(stage.now), vouched: None };
+        let lost = Trust { lost: Some(stage.now), vouched: None };
         stage.publisher.publish(snapshot(3, Some(lost), &[]));
         stage.get(client, THEIRS);
         assert_eq!(answer(&mut stage, 1), usize::from(is_connected));
-        stage.publisher.publish(snapshot(4, Some(Proof { vouched: Some(stage.now), ..lost }), &[]));
+        stage.publisher.publish(snapshot(4, Some(Trust { vouched: Some(stage.now), ..lost }), &[]));
         stage.pass(SOON);
         assert_eq!(answer(&mut stage, 1), usize::from(!is_connected));
     }
@@ -272,7 +272,7 @@ fn a_server_that_leaves_and_was_lost_is_used_when_it_is_the_same() {
     builder.local(local);
     builder.leaving(local);
     builder.serve(&Gvr::new("g", "v1", "mine"), ServerSet::only(local)).unwrap();
-    builder.prove(local, Proof { lost: None, vouched: Some(stage.now) });
+    builder.trust(local, Trust { lost: None, vouched: Some(stage.now) });
     stage.publisher.publish(builder.build().unwrap());
     stage.pass(SOON);
     assert_eq!(answer(&mut stage, 0), 1);
@@ -291,5 +291,17 @@ fn those_who_wait_for_a_server_that_is_lost_go_where_they_can() {
     stage.get(client, MINE);
     assert_eq!(answer(&mut stage, 1), 0, "local is there, and a connection is on its way");
     stage.lose(long);
+    assert_eq!(answer(&mut stage, 1), 1);
+}
+
+#[test]
+fn a_doubt_that_was_dropped_does_not_come_back_with_the_next_snapshot() {
+    let (mut stage, client) = probed();
+    let lost = stage.now;
+    lose_all(&mut stage, 1);
+    stage.publisher.publish(snapshot(3, Some(Trust { lost: Some(lost), vouched: None }), &[]));
+    stage.pass(Duration::from_secs(6));
+    stage.publisher.publish(snapshot(4, Some(Trust { lost: Some(lost), vouched: None }), &[]));
+    stage.get(client, THEIRS);
     assert_eq!(answer(&mut stage, 1), 1);
 }

@@ -68,7 +68,7 @@ impl Inventory {
                 continue;
             };
             let index = builder.server(Server { id: id.clone(), address, via })?;
-            builder.prove(index, known.proof);
+            builder.trust(index, known.trust);
             // StorageVersions may lie: who is known by them alone is asked when nobody else can be.
             let is_hearsay = !is_local && known.fetched.is_none() && known.ready.is_some();
             if known.is_leaving || is_hearsay {

@@ -242,7 +242,8 @@ impl Known {
             self.fetched = before.fetched;
             self.ready = self.ready.or(before.ready);
             self.was_probed |= before.was_probed;
-            self.proof = before.proof;
+            self.trust.lost = self.trust.lost.max(before.trust.lost);
+            self.trust.vouched = self.trust.vouched.max(before.trust.vouched);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::{GONE, HYSTERESIS, Inventory, Lease, POLL, Proxy, Readiness};
 use crate::names::Names;
 use crate::table::ENTRIES_MAX;
-use crate::{Gvr, Proof, ServerId};
+use crate::{Gvr, ServerId, Trust};
 
 /// Entries of StorageVersions that are kept for servers that nobody else names yet.
 const UNCLAIMED_MAX: usize = 1 << 16;
@@ -29,9 +29,9 @@ pub(super) struct Known {
     pub(super) is_leaving: bool,
     pub(super) was_probed: bool,
     /// When somebody last lost it, and who vouches for it since.
-    pub(super) proof: Proof,
+    pub(super) trust: Trust,
     /// When a probe began that vouches for it as soon as it was asked what it serves.
-    pub(super) vouches: Option<Instant>,
+    pub(super) vouched_if_fetched: Option<Instant>,
     /// When something last said that what it serves may have changed.
     pub(super) changed: Option<Instant>,
     /// When it first started anew since it last said what it serves.
@@ -154,7 +154,7 @@ impl Known {
             missing.extend(recent.map(|(&id, &since)| (id, since)));
         }
         let began = fetch.began;
-        self.proof.vouched = self.vouches.filter(|&vouches| began >= vouches).max(self.proof.vouched);
+        self.trust.vouched = self.vouched_if_fetched.filter(|&vouched| began >= vouched).max(self.trust.vouched);
         self.fetched = Some(Fetched { began, at: now, holder: fetch.holder, serves, missing, is_cut: fetch.is_cut });
         if self.is_current() {
             self.restarted = self.restarted.filter(|&since| began < since);
@@ -221,18 +221,18 @@ impl Inventory {
         }
     }
 
-    pub(super) fn take_probe(&mut self, server: &ServerId, readiness: Readiness, vouches: Option<Instant>, now: Instant) {
+    pub(super) fn take_probe(&mut self, server: &ServerId, readiness: Readiness, vouched: Option<Instant>, now: Instant) {
         let is_local = *server == self.settings.local;
         let Some(known) = self.servers.get_mut(server) else { return };
         let was_ready = known.ready.is_some();
         known.was_probed = true;
         known.ready = (readiness == Readiness::Ready).then(|| known.ready.unwrap_or(now));
         known.is_leaving = readiness == Readiness::Leaving;
-        if let Some(began) = vouches {
-            // It may serve something else now. What local serves is in doubt by itself.
-            (known.vouches, known.changed) = (Some(began), Some(now));
-            if is_local {
-                known.proof.vouched = Some(began);
+        if let Some(began) = vouched {
+            // It may serve something else now, unless it leaves: then it is the process that was ready. What local serves is in doubt by itself.
+            (known.vouched_if_fetched, known.changed) = (Some(began), Some(now));
+            if is_local || known.is_leaving {
+                known.trust.vouched = Some(began);
             }
         }
         if known.ready.is_some() && !was_ready {
@@ -242,7 +242,7 @@ impl Inventory {
 
     pub(super) fn take_lost(&mut self, server: &ServerId, at: Instant) {
         if let Some(known) = self.servers.get_mut(server) {
-            known.proof.lost = known.proof.lost.max(Some(at));
+            known.trust.lost = known.trust.lost.max(Some(at));
         }
     }
 

@@ -128,7 +128,7 @@ pub enum Event {
         /// Can it?
         readiness: Readiness,
         /// When the probe began, if that was after the server was lost and the probe found it to be there.
-        vouches: Option<Instant>,
+        vouched: Option<Instant>,
     },
     /// Somebody lost a server: it may be another process now.
     Lost {
@@ -272,7 +272,7 @@ impl Inventory {
             Event::ExcludedDenied(kind) => self.deny(kind),
             Event::StorageVersions(entries) => self.take_storage_versions(entries, now),
             Event::Fetched { server, holder, began, serves } => self.take_fetched(&server, holder, began, serves, now),
-            Event::Probed { server, readiness, vouches } => self.take_probe(&server, readiness, vouches, now),
+            Event::Probed { server, readiness, vouched } => self.take_probe(&server, readiness, vouched, now),
             Event::Lost { server, at } => self.take_lost(&server, at),
             Event::LocalInDoubt => self.doubted = Some(now),
             Event::Unreachable(address) => self.take_reach(address, false, now),

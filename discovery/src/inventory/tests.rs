@@ -79,7 +79,7 @@ impl Story {
 
     fn probe(&mut self, server: &str, ready: bool) {
         let readiness = if ready { Readiness::Ready } else { Readiness::Unready };
-        self.tell(Event::Probed { server: id(server), readiness, vouches: None });
+        self.tell(Event::Probed { server: id(server), readiness, vouched: None });
     }
 
     fn fetch(&mut self, server: &str, holder: &str, resources: &[&str]) {

@@ -67,11 +67,13 @@ impl Health {
         self.silent.is_some()
     }
 
-    /// Somebody lost it then: it may be another process now, which listens long before it can be used. That may be told more than once.
-    pub(super) fn doubt(&mut self, lost: Instant) {
-        if self.doubted.max(self.vouched) < Some(lost) {
+    /// Somebody lost it then: it may be another process now, which listens long before it can be used. False if that is known, or settled.
+    pub(super) fn doubt(&mut self, lost: Instant) -> bool {
+        let is_news = self.doubted.max(self.vouched) < Some(lost);
+        if is_news {
             (self.doubted, self.silent) = (Some(lost), None);
         }
+        is_news
     }
 
     /// Does it take a probe that begins later than this one to settle a doubt?
@@ -97,12 +99,12 @@ impl Health {
             Outcome::Unready(..) | Outcome::Refused(_) | Outcome::TimedOut => Readiness::Unready,
         };
         let is_ready = matches!(outcome, Outcome::Ready) || is_silent_for_long;
-        if is_ready {
+        if is_ready && !self.is_doubted_since(began) {
             self.ready_at = Some(now);
         }
-        // One that leaves is proven to be the process that was ready.
-        let is_proven = is_ready || self.readiness == Readiness::Leaving;
-        let vouches = is_proven && self.doubted.is_some_and(|doubted| began >= doubted);
+        // One that leaves is the process that was ready.
+        let is_there = is_ready || self.readiness == Readiness::Leaving;
+        let vouches = is_there && self.doubted.is_some_and(|doubted| began >= doubted);
         if vouches {
             (self.doubted, self.vouched) = (None, Some(began));
         }

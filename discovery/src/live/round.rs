@@ -208,10 +208,10 @@ impl<'a> Round<'a> {
         let now = Instant::now();
         let probed = match hint {
             Hint::Lost { server, at } => {
-                if let Some(work) = self.work.get_mut(&server) {
-                    work.doubt(at, now);
+                if self.work.get_mut(&server).is_none_or(|work| work.doubt(at, now)) {
+                    self.tell(Event::Lost { server, at }, now);
                 }
-                return self.tell(Event::Lost { server, at }, now);
+                return;
             }
             Hint::LocalInDoubt => {
                 self.tell(Event::LocalInDoubt, now);
@@ -327,6 +327,10 @@ impl<'a> Round<'a> {
 
     /// Local while it is ready; else whoever is watched while that one is; else anyone who is.
     fn choose_watched(&mut self) {
+        // Before its first probe nothing speaks against it.
+        if !self.work.get(&self.kept.config.settings.local).is_some_and(Work::was_probed) {
+            return;
+        }
         let asks = self.kept.inventory.probes();
         let is_local = |ask: &&Ask| ask.server == self.kept.config.settings.local;
         // Who refuses our credentials may serve others, but tells us nothing.
@@ -334,10 +338,6 @@ impl<'a> Round<'a> {
         let ready: Vec<Place> = asks.iter().filter(|ask| ask.is_ready && !is_silent(ask)).map(|ask| self.place(ask)).collect();
         let local = asks.iter().find(is_local).map(|ask| self.place(ask));
         let current = *self.watched.borrow();
-        // Before its first probe nothing speaks against it.
-        if !self.work.get(&self.kept.config.settings.local).is_some_and(Work::was_probed) {
-            return;
-        }
         let best = local.filter(|local| ready.contains(local)).or_else(|| ready.contains(&current).then_some(current));
         let Some(best) = best.or_else(|| ready.first().copied()).or(local) else { return };
         if best != current {

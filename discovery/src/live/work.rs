@@ -93,9 +93,8 @@ impl Work {
         let is_other = self.holder.as_deref() != holder;
         if is_other && self.holder.is_some() {
             // Whoever can write Leases cannot take local out of service.
-            match place.leg {
-                Leg::Local => self.health.doubt(now),
-                Leg::Peer | Leg::Proxy => self.health = Health::new(now),
+            if place.leg != Leg::Local {
+                self.health = Health::new(now);
             }
         }
         if self.place != place {
@@ -110,15 +109,19 @@ impl Work {
     }
 
     /// Somebody lost it then: it is probed soon, and what the probe finds is news.
-    pub(super) fn doubt(&mut self, lost: Instant, now: Instant) {
-        self.health.doubt(lost);
-        self.told = None;
-        self.next_probe = self.next_probe.min(now + DOUBTS_TOGETHER);
+    /// False if that is known.
+    pub(super) fn doubt(&mut self, lost: Instant, now: Instant) -> bool {
+        let is_news = self.health.doubt(lost);
+        if is_news {
+            self.hasten_probe(now);
+        }
+        is_news
     }
 
     /// Something about it may have changed: it is probed soon, and what the probe finds is news.
     pub(super) fn hasten_probe(&mut self, now: Instant) {
-        (self.next_probe, self.told) = (now, None);
+        self.told = None;
+        self.next_probe = self.next_probe.min(now + DOUBTS_TOGETHER);
     }
 
     /// What failed may work now.
@@ -276,7 +279,7 @@ impl Round<'_> {
         if is_news || vouches {
             // While it was away it may have become another one.
             work.version_doubted = Some(now);
-            self.tell(Event::Probed { server: server.clone(), readiness, vouches: vouches.then_some(began) }, now);
+            self.tell(Event::Probed { server: server.clone(), readiness, vouched: vouches.then_some(began) }, now);
             let reach = if reaches { Event::Reachable } else { Event::Unreachable };
             self.tell(reach(place.address), now);
         }

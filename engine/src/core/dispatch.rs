@@ -39,7 +39,7 @@ impl Core {
             if let Some(known) = self.servers.get_mut(usize::from(slot.0)) {
                 let is_in = |set: ServerSet| set.iter().any(|index| index.get() == at);
                 (known.is_ready, known.is_leaving) = (is_in(snapshot.ready()), is_in(snapshot.leaving()));
-                known.take_proof(snapshot.proofs()[at], &self.conns, self.now);
+                known.take_trust(snapshot.trust()[at], &self.conns, self.now);
             }
             self.slots.push(slot);
         }
@@ -71,6 +71,7 @@ impl Core {
         for at in 0..self.servers.len() {
             let slot = ServerSlot::at(at);
             if self.servers[at].is_ready || self.servers[at].is_leaving {
+                self.spare_waiting(slot);
                 for lane in [Lane::Short, Lane::Long] {
                     self.serve_waiting(slot, lane);
                 }
@@ -152,63 +153,43 @@ impl Core {
         self.enqueue(exchange, server, lane);
     }
 
-    /// Who is asked: one that is ready, or else one that was and still answers.
+    /// Who is asked: local, or else another one that is ready; one that leaves; one that is due to be tried again; one that was lost, and may
+    /// be found to be there.
     fn choose(&mut self, prefers_local: bool, others: SlotSet) -> Option<ServerSlot> {
-        self.choose_ready(prefers_local, others).or_else(|| {
-            let local = Some(self.local).filter(|_| prefers_local);
-            local.into_iter().chain(others.iter()).find(|slot| {
-                let server = self.servers.get(usize::from(slot.0));
-                server.is_some_and(|server| server.is_leaving && server.is_usable())
-            })
-        })
-    }
-
-    /// Local first; else the less loaded of two healthy others drawn at random; else one that is worth waiting for.
-    fn choose_ready(&mut self, prefers_local: bool, others: SlotSet) -> Option<ServerSlot> {
-        if prefers_local {
-            let now = self.now;
-            let local = self.local;
+        let (now, local) = (self.now, self.local);
+        let (mut ready, mut leaving, mut due, mut awaited) = (SlotSet::default(), None, None, None);
+        for slot in Some(local).filter(|_| prefers_local).into_iter().chain(others.iter()) {
             // Before its probe succeeds it gets nothing: a server that starts answers 403 and worse.
-            let ready = self.servers.get(usize::from(local.0)).filter(|server| server.is_ready);
-            let Some(server) = ready else { return self.choose_other(others) };
-            if server.is_usable() {
-                return Some(local);
-            }
-            let is_awaited = server.is_awaited(now);
-            let Some(other) = self.choose_other(others) else {
-                // Nobody else: wait for local if there is hope.
-                return is_awaited.then_some(local);
+            let Some(server) =
+                self.servers.get(usize::from(slot.0)).filter(|server| (server.is_ready || server.is_leaving) && !server.left)
+            else {
+                continue;
             };
-            if is_awaited {
-                self.connect(local, Lane::Short);
-            }
-            return Some(other);
-        }
-        self.choose_other(others)
-    }
-
-    fn choose_other(&mut self, others: SlotSet) -> Option<ServerSlot> {
-        let now = self.now;
-        let mut healthy = SlotSet::default();
-        let mut awaited = None;
-        for slot in others.iter() {
-            let Some(server) = self.servers.get(usize::from(slot.0)) else { continue };
-            if server.is_ready && server.is_usable() {
-                healthy.insert(slot);
-            } else if server.is_ready && server.is_awaited(now) {
-                awaited = Some(slot);
+            match server.is_usable() {
+                true if server.is_ready && slot == local => return Some(local),
+                true if server.is_ready => ready.insert(slot),
+                true => leaving = leaving.or(Some(slot)),
+                false if server.is_due(now) => due = due.or(Some(slot)),
+                false if server.is_awaited() => awaited = awaited.or(Some(slot)),
+                false => {}
             }
         }
-        if healthy.is_empty() {
-            return awaited;
-        }
-        if let Some(slot) = awaited {
-            // Beside the traffic, as for local: one that came back gets its share again.
+        let Some(chosen) = self.less_loaded(ready).or(leaving) else { return due.or(awaited) };
+        if let Some(slot) = due {
+            // Beside the traffic: one that came back gets its share again.
             self.connect(slot, Lane::Short);
         }
-        let first = self.random_of(healthy);
-        healthy.remove(first);
-        let second = self.random_of(healthy);
+        Some(chosen)
+    }
+
+    /// The less loaded of two drawn at random.
+    fn less_loaded(&mut self, mut servers: SlotSet) -> Option<ServerSlot> {
+        if servers.is_empty() {
+            return None;
+        }
+        let first = self.random_of(servers);
+        servers.remove(first);
+        let second = self.random_of(servers);
         let load = |slot: ServerSlot| self.servers.get(usize::from(slot.0)).map_or(usize::MAX, |server| server.active);
         Some(if load(second) < load(first) { second } else { first })
     }

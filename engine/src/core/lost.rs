@@ -349,10 +349,7 @@ impl Core {
         server.forget(key);
         let is_last = !server.has_open_conn(&self.conns);
         match state {
-            State::Open if is_last => {
-                self.doubt(slot);
-                self.spare_waiting(slot);
-            }
+            State::Open if is_last => self.doubt(slot),
             State::Open if slot == self.local => self.actions.push_back(Action::Report(Sign::LocalLost)),
             _ => {}
         }
@@ -366,6 +363,7 @@ impl Core {
             self.actions.push_back(Action::Report(Sign::LocalLost));
         }
         self.tell_doubt(slot);
+        self.spare_waiting(slot);
     }
 
     /// Tells discovery of a doubt.
@@ -379,12 +377,13 @@ impl Core {
     }
 
     /// Those who wait for a server in doubt and can be served by another one need not wait.
-    fn spare_waiting(&mut self, slot: super::ServerSlot) {
+    pub(super) fn spare_waiting(&mut self, slot: super::ServerSlot) {
         for lane in [Lane::Short, Lane::Long] {
             let Some(server) = self.servers.get_mut(usize::from(slot.0)).filter(|server| server.doubt.is_some()) else { return };
             let waiting = std::mem::take(&mut server.lane(lane).waiting);
             for exchange in waiting {
-                if self.exchanges.get(exchange).is_some_and(|entry| self.has_healthy(entry.others)) {
+                let Some(entry) = self.exchanges.get(exchange) else { continue };
+                if self.has_healthy(entry.others) && entry.attempts < self.limits.attempts {
                     self.send_elsewhere(exchange, slot);
                 } else if let Some(server) = self.servers.get_mut(usize::from(slot.0)) {
                     server.lane(lane).waiting.push_back(exchange);

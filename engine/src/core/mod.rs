@@ -51,13 +51,13 @@ use exchange::Exchange;
 use outbox::Buffers;
 use pool::{Server, ServerSlot};
 use slab::Slab;
-pub(crate) use tick::DOUBT_TICK;
 
 pub(crate) use budget::Budget;
 pub use budget::Rate;
 pub use meters::{LaneLoad, Meters, PeerError, Row, ServerLoad, Tally, WAIT_BOUNDS, Waits};
 pub use slab::Key;
 pub use source::Source;
+pub(crate) use tick::DOUBT_TICK;
 
 /// Names a connection of a shard.
 pub type ConnKey = Key<Conn>;

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use discovery::{Proof, ServerId, Via};
+use discovery::{ServerId, Trust, Via};
 
 use super::conn::{Conn, State};
 use super::slab::Slab;
@@ -155,6 +155,8 @@ pub(crate) struct Server {
     pub(crate) down_until: Option<Instant>,
     /// It may be another process now.
     pub(crate) doubt: Option<Doubt>,
+    /// The loss of which nobody said in time what became of it.
+    pub(crate) given_up: Option<Instant>,
     /// Does somebody probe it, who can vouch for it?
     pub(crate) is_probed: bool,
     /// Did the last snapshot say that it may be sent requests?
@@ -167,8 +169,8 @@ pub(crate) struct Server {
     pub(crate) active: usize,
 }
 
-/// All connections to a server were lost, or none could be had. A server that starts anew listens long before it can be used, and says that
-/// it knows nothing of what it serves when it can: nothing is sent to it before a probe that began later has succeeded.
+/// All connections to a server were lost, or none could be had. A server that starts anew listens long before it can be used, and answers
+/// 404 at first for what it will serve: nothing is sent to it before a probe that began later has succeeded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Doubt {
     /// When it was last lost, here or by another shard.
@@ -189,6 +191,7 @@ impl Server {
             lanes: Default::default(),
             down_until: None,
             doubt: None,
+            given_up: None,
             is_probed: false,
             is_ready: true,
             is_leaving: false,
@@ -207,7 +210,7 @@ impl Server {
     }
 
     /// Down, and due to be tried again.
-    fn is_due(&self, now: Instant) -> bool {
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
         let is_over = self.down_until.is_some_and(|until| until <= now);
         is_over && self.doubt.is_none() && self.lanes.iter().all(|lane| lane.connecting.is_none())
     }
@@ -217,9 +220,9 @@ impl Server {
         !self.left && !self.is_down() && self.doubt.is_none()
     }
 
-    /// It cannot, but if nobody else can either, it is worth waiting for: a probe is on its way, or it is time to try it again.
-    pub(crate) fn is_awaited(&self, now: Instant) -> bool {
-        !self.left && (self.is_due(now) || (self.doubt.is_some() && !self.is_down()))
+    /// It was lost, and a probe will tell soon whether it can be used.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.doubt.is_some() && !self.is_down()
     }
 
     /// What a lane can offer; nothing in doubt.
@@ -233,19 +236,19 @@ impl Server {
     /// It may be another process now. Where nobody probes there is no use in waiting for somebody to vouch for it.
     pub(crate) fn doubt_if_probed(&mut self, now: Instant) {
         if self.is_probed {
-            let since = self.doubt.map_or(now, |doubt| doubt.since);
-            self.doubt = Some(Doubt { lost: now, since, told: now });
+            self.doubt = Some(Doubt { lost: now, since: now, told: now });
         }
     }
 
     /// Takes over whether somebody vouches for it. One that another shard lost is in doubt here too, unless a connection shows that it is there.
-    pub(crate) fn take_proof(&mut self, proof: Option<Proof>, conns: &Slab<Conn>, now: Instant) {
-        self.is_probed = proof.is_some();
-        let proof = proof.unwrap_or_default();
-        if self.doubt.is_some_and(|doubt| !self.is_probed || proof.vouches_since(doubt.lost)) {
-            (self.doubt, self.down_until) = (None, None);
+    pub(crate) fn take_trust(&mut self, trust: Option<Trust>, conns: &Slab<Conn>, now: Instant) {
+        self.is_probed = trust.is_some();
+        let trust = trust.unwrap_or_default();
+        if self.doubt.is_some_and(|doubt| !self.is_probed || trust.vouches_since(doubt.lost)) {
+            self.doubt = None;
         }
-        if let Some(lost) = proof.lost.filter(|_| self.doubt.is_none() && proof.is_in_doubt() && !self.has_open_conn(conns)) {
+        let is_new = trust.is_in_doubt() && trust.lost > self.given_up && self.doubt.is_none();
+        if let Some(lost) = trust.lost.filter(|_| is_new && !self.has_open_conn(conns)) {
             self.doubt = Some(Doubt { lost, since: now, told: now });
         }
     }

@@ -136,7 +136,7 @@ impl Core {
         let Some(doubt) = server.doubt else { return };
         if now - doubt.since >= self.limits.doubt {
             // Discovery does not work, or its credentials are refused: routing stays as it was.
-            server.doubt = None;
+            (server.doubt, server.given_up) = (None, Some(doubt.lost));
             for lane in [Lane::Short, Lane::Long] {
                 self.serve_waiting(slot, lane);
             }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use discovery::{Gvr, Proof, Publisher, Server as Named, ServerId, ServerSet, Snapshot, SnapshotBuilder};
+use discovery::{Gvr, Publisher, Server as Named, ServerId, ServerSet, Snapshot, SnapshotBuilder, Trust};
 
 use super::rng::Rng;
 use super::server::Server;
@@ -20,10 +20,8 @@ pub struct Probes {
 
 #[derive(Clone, Copy, Default)]
 struct Known {
-    proof: Proof,
+    trust: Trust,
     is_unready: bool,
-    /// When the core first told of the doubt that it has now.
-    doubted: Option<Instant>,
     /// When the next probe begins, and when it is answered.
     probe: Option<(Instant, Instant)>,
 }
@@ -39,8 +37,7 @@ impl Probes {
     pub fn on_lost(&mut self, server: usize, at: Instant, now: Instant, rng: &mut Rng) {
         assert!(self.is_on, "nobody probes");
         let known = &mut self.known[server];
-        known.doubted.get_or_insert(now);
-        known.proof.lost = known.proof.lost.max(Some(at));
+        known.trust.lost = known.trust.lost.max(Some(at));
         let begins = now + Duration::from_millis(rng.pick(&[0, 10, 200]));
         // Some are never answered.
         let answered = begins + Duration::from_millis(rng.pick(&[0, 2, 50, 2_000, 60_000]));
@@ -49,8 +46,8 @@ impl Probes {
 
     /// The core opens a connection.
     pub fn on_connect(&self, server: usize, now: Instant) {
-        let known = &self.known[server];
-        let is_doubted = known.doubted.is_some_and(|since| now - since < DOUBT_MAX);
+        let trust = &self.known[server].trust;
+        let is_doubted = trust.is_in_doubt() && trust.lost.is_some_and(|lost| now - lost < DOUBT_MAX);
         assert!(!is_doubted, "s{server} is connected to before anybody vouches for it");
     }
 
@@ -66,8 +63,7 @@ impl Probes {
             known.probe = (!is_ready).then_some((now, now + Duration::from_millis(250)));
             known.is_unready = !is_ready;
             if is_ready {
-                known.proof.vouched = Some(begins);
-                known.doubted = known.doubted.filter(|_| known.proof.is_in_doubt());
+                known.trust.vouched = Some(begins);
             }
             is_news = true;
         }
@@ -92,7 +88,7 @@ fn snapshot(generation: u64, servers: &[Server], known: &[Known], is_probed: boo
             builder.local(index);
         }
         if is_probed {
-            builder.prove(index, known.proof);
+            builder.trust(index, known.trust);
         }
         if known.is_unready {
             builder.unready(index);
