@@ -42,9 +42,9 @@ const WARMUP_ROUNDS_MAX: usize = 10;
 /// One of so many measured rounds must be without any allocation. Seen in the others: a buffer for output or a list of blocked exchanges that met its
 /// largest content only now, and tables that were given back because a busy machine kept a client silent for a second.
 const TRIES: usize = 8;
-/// Allocations of any measured round: what happens now and then is not what a request costs. More requests at a time than ever before need
-/// more room for heads, five allocations each.
-const ROUND_MAX: u64 = 1_000;
+/// Allocations of any measured round: what happens now and then is not what a request costs. When more requests are under way at a time than ever
+/// before, up to all of them, each of the new ones needs room for its head, which grows in five steps.
+const ROUND_MAX: u64 = (CONNECTIONS * STREAMS * 5) as u64;
 /// Events made at a time. The warm-up makes all of [`EVENTS_AHEAD`] at once, so that lists meet more than they will.
 const EVENTS_BURST: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(30);
