@@ -119,6 +119,13 @@ pub struct Limits {
     /// TLS handshakes of clients taken a step further in one wake-up: a signature costs 25 µs (P-256) to 700 µs (RSA), and every stream of
     /// the shard waits for it.
     pub handshakes_per_wake_up: usize,
+    /// Sockets read in one wake-up from which on the shard waits for more of them together: with fewer there is little to gather, and a client
+    /// or two would only wait longer (decision 0022).
+    pub gather_from: u32,
+    /// Events that are enough: what more of them would save is little.
+    pub gather_events: u32,
+    /// How long they are waited for: thirty times what going to sleep and waking up costs, a tenth of what a busy server takes to answer.
+    pub gather_time: Duration,
     /// While this many handshakes are under way and all are younger than `herd_age`, a herd is coming in, and the rest of it waits in the
     /// backlog, where it costs nothing: as many signatures as a shard makes in 13 ms (P-256) to 360 ms (RSA).
     pub herd: usize,
@@ -230,6 +237,9 @@ impl Default for Limits {
             handshakes: 4_096,
             handshakes_per_address: 1_024,
             handshakes_per_wake_up: 4,
+            gather_from: 3,
+            gather_events: 24,
+            gather_time: Duration::from_micros(150),
             herd: 512,
             herd_age: Duration::from_secs(1),
             offender_conns: Rate { burst: 5, per_second: 2 },

@@ -13,8 +13,8 @@ use discovery::{Reader, Readers};
 
 use crate::config::{Config, Limits};
 use crate::core::{Core, Counters, Meters};
-use crate::shard::ring::{self, Climbed, Ring};
-use crate::shard::{self, Listeners, Loads, Receiver, Shard, Shared};
+use crate::shard::ring::{self, Climbed, Ring, Rung};
+use crate::shard::{self, Gather, Listeners, Loads, Receiver, Shard, Shared};
 use crate::tls::Configs;
 
 /// How often the control thread looks whether a shard wants a tick: as often as a shard may ask for one.
@@ -276,7 +276,7 @@ impl Seat {
     fn run(self, ready: &Ready) -> io::Result<()> {
         let cpu = self.shared.config.cpus.get(self.index).copied().flatten();
         let pinned = cpu.is_some_and(|id| core_affinity::set_for_current(core_affinity::CoreId { id }));
-        let Climbed { ring: mut runtime, rung, refusals } = match ring::climb(self.shared.config.io_driver, ring::build) {
+        let Climbed { ring: mut runtime, rung, mut refusals } = match ring::climb(self.shared.config.io_driver, ring::build) {
             Ok(climbed) => climbed,
             Err(error) => {
                 ready.send(Err(error)).ok();
@@ -288,18 +288,22 @@ impl Seat {
             Some(cpu) => format!("cpu {cpu} (not pinned: the kernel refused)"),
             None => "not pinned".into(),
         };
+        let gather = if rung == Rung::DeferTaskrun { Gather::of_this_thread() } else { None };
+        if rung == Rung::DeferTaskrun && gather.is_none() {
+            refusals.push("the ring is not among the files of /proc/self/fd: many small requests cost more (mount /proc)".into());
+        }
         ready.send(Ok((format!("shard {}: {place}, {rung}", self.index), refusals))).ok();
-        self.serve(&mut runtime)
+        self.serve(&mut runtime, gather)
     }
 
-    fn serve(self, runtime: &mut Ring) -> io::Result<()> {
+    fn serve(self, runtime: &mut Ring, gather: Option<Gather>) -> io::Result<()> {
         let mut limits = self.shared.config.limits.clone();
         // Two lanes a shard, each with a pool of its own.
         limits.server_conns = (limits.server_conns / self.shared.mail.len() / 2).max(1);
         let seed = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(self.index as u64 + 1) ^ u64::from(std::process::id());
         runtime.block_on(async move {
             let core = Core::new(limits, self.routes, seed, Instant::now());
-            Shard::new(self.index, self.shared, core).run(self.listeners, self.inbox).await
+            Shard::new(self.index, self.shared, core, gather).run(self.listeners, self.inbox).await
         })
     }
 }

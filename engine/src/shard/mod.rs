@@ -11,6 +11,7 @@
 //! Dropping a task's future cancels a poll only: the kernel never owns a buffer of ours.
 
 mod gate;
+mod gather;
 mod link;
 mod listen;
 mod mailbox;
@@ -40,6 +41,7 @@ use link::{Link, Writer};
 use mailbox::Mail;
 use state::{Flushed, Next, State};
 
+pub(crate) use gather::Gather;
 pub(crate) use listen::{Listeners, Loads, bind};
 pub(crate) use mailbox::{Receiver, Sender, mailbox};
 
@@ -78,10 +80,11 @@ pub(crate) struct Shard {
     /// Of both ports.
     paused_acceptors: RefCell<Vec<Waker>>,
     listeners: RefCell<Vec<RawFd>>,
+    gather: Option<Gather>,
 }
 
 impl Shard {
-    pub(crate) fn new(index: usize, shared: Arc<Shared>, core: Core) -> Rc<Self> {
+    pub(crate) fn new(index: usize, shared: Arc<Shared>, core: Core, gather: Option<Gather>) -> Rc<Self> {
         let gate = Gate::new(&shared.config.limits);
         Rc::new(Self {
             index,
@@ -92,6 +95,7 @@ impl Shard {
             server_tls_generation: Cell::new(0),
             paused_acceptors: RefCell::new(Vec::new()),
             listeners: RefCell::new(Vec::new()),
+            gather,
         })
     }
 
@@ -125,21 +129,31 @@ impl Shard {
 
     /// Sends what the wake-up produced and does what the core asked for, until nothing is left to do.
     fn flush(self: &Rc<Self>) {
+        let mut is_quiet = true;
         loop {
             let mut state = self.state.borrow_mut();
             if let Some(key) = state.core.poll_dirty() {
                 let flushed = state.flush(key);
                 drop(state);
+                is_quiet &= flushed == Flushed::Done;
                 self.start_writer(key, flushed);
             } else if let Some(action) = state.core.poll_action() {
                 drop(state);
+                is_quiet = false;
                 self.act(action);
             } else {
-                state.end_turn();
+                let turn = state.end_turn();
                 let closed = std::mem::take(&mut state.clients_closed);
                 drop(state);
                 for _ in 0..closed {
                     self.shared.loads.release(self.index);
+                }
+                // Who was started or woken by all this runs first.
+                if is_quiet
+                    && !turn.woke
+                    && let Some(gather) = &self.gather
+                {
+                    gather.wait(&self.shared.config.limits, turn.reads);
                 }
                 return;
             }

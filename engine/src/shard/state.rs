@@ -52,6 +52,15 @@ pub(crate) enum Flushed {
     NeedsWriter,
 }
 
+/// What a wake-up was like.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Turn {
+    /// From how many sockets something was read.
+    pub(crate) reads: u32,
+    /// A task was woken, which has not run yet.
+    pub(crate) woke: bool,
+}
+
 /// Everything a shard has.
 pub(crate) struct State {
     pub(crate) core: Core,
@@ -74,6 +83,7 @@ pub(crate) struct State {
     spare_meters: Option<Arc<Meters>>,
     next_meters: Option<Instant>,
     now: Option<Instant>,
+    turn: Turn,
 }
 
 impl State {
@@ -94,6 +104,7 @@ impl State {
             spare_meters: None,
             next_meters: None,
             now: None,
+            turn: Turn::default(),
         }
     }
 
@@ -142,9 +153,10 @@ impl State {
     }
 
     /// The next look at the clock is a new one.
-    pub(crate) fn end_turn(&mut self) {
+    pub(crate) fn end_turn(&mut self) -> Turn {
         self.now = None;
         self.handshakes = 0;
+        std::mem::take(&mut self.turn)
     }
 
     pub(crate) fn insert(&mut self, link: Link) {
@@ -196,6 +208,7 @@ impl State {
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => return (Next::Read, Flushed::Done),
             Err(_) => return self.end(key),
         };
+        self.turn.reads += 1;
         if link.closing.is_some() {
             // Nobody listens any more; reading on keeps our last words from being lost to a reset.
             return (Next::Read, Flushed::Done);
@@ -288,7 +301,10 @@ impl State {
                 link.pending.extend_from_slice(&bytes[n..]);
                 match std::mem::replace(&mut link.writer, Writer::Busy) {
                     Writer::None => return Flushed::NeedsWriter,
-                    Writer::Parked(waker) => waker.wake(),
+                    Writer::Parked(waker) => {
+                        self.turn.woke = true;
+                        waker.wake();
+                    }
                     Writer::Busy => {}
                 }
                 Flushed::Done
@@ -329,6 +345,7 @@ impl State {
             && self.wants_read(key)
             && let Some(reader) = self.link(key).and_then(|link| link.held_reader.take())
         {
+            self.turn.woke = true;
             reader.wake();
         }
     }
@@ -430,6 +447,7 @@ impl State {
             sys::shutdown(link.fd, libc::SHUT_RDWR);
             give(&mut self.spare, link.pending);
             give(&mut self.spare, link.tail);
+            self.turn.woke = true;
             if let Writer::Parked(waker) = link.writer {
                 waker.wake();
             }

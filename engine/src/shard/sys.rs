@@ -1,6 +1,6 @@
 //! The few system calls that neither monoio nor std offers on a borrowed descriptor, and all of the engine's unsafe code but one call (`request::equal`).
 //!
-//! All of them return at once: sockets accepted by io_uring are blocking, hence MSG_DONTWAIT on each call.
+//! All but [`wait_for`] return at once: sockets accepted by io_uring are blocking, hence MSG_DONTWAIT on each call.
 #![allow(unsafe_code, reason = "libc calls on descriptors owned by a Link, a listener or a mailbox")]
 
 use std::io;
@@ -78,4 +78,53 @@ pub(crate) fn reset_on_close(fd: RawFd) {
     unsafe {
         libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const linger).cast(), LEN);
     }
+}
+
+/// What io_uring_enter(2) calls `struct io_uring_getevents_arg`.
+#[repr(C)]
+struct GetEvents {
+    sigmask: u64,
+    sigmask_size: u32,
+    min_wait: u32,
+    timespec: u64,
+}
+
+/// What the kernel calls `struct __kernel_timespec`.
+#[repr(C)]
+struct Timespec {
+    seconds: i64,
+    nanos: i64,
+}
+
+const ENTER_GETEVENTS: u32 = 1;
+const ENTER_EXT_ARG: u32 = 1 << 3;
+/// More than a submission queue can have.
+const ALL: u32 = 1 << 16;
+
+/// May this thread wait for events of the ring? Only the thread that made it may when it is a SINGLE_ISSUER with DEFER_TASKRUN.
+pub(crate) fn may_enter(ring: RawFd) -> bool {
+    // SAFETY: takes numbers only, and a null pointer of length zero.
+    unsafe { libc::syscall(libc::SYS_io_uring_enter, ring, 0_u32, 0_u32, ENTER_GETEVENTS, std::ptr::null::<u8>(), 0_usize) >= 0 }
+}
+
+/// Hands everything that is queued on the ring to the kernel, then waits for so many events, `at_most` so long. Whoever waits for the ring
+/// next meets the same errors, so nobody has to hear of them here.
+pub(crate) fn wait_for(ring: RawFd, events: u32, at_most: Duration) {
+    let time = Timespec { seconds: at_most.as_secs().try_into().unwrap_or(i64::MAX), nanos: at_most.subsec_nanos().into() };
+    let wait = GetEvents { sigmask: 0, sigmask_size: 0, min_wait: 0, timespec: (&raw const time).addr() as u64 };
+    // Two calls: one that submits fewer than it said does not wait, and how many there are is not known here.
+    // SAFETY: takes numbers only, and a null pointer of length zero.
+    unsafe { libc::syscall(libc::SYS_io_uring_enter, ring, ALL, 0_u32, 0_u32, std::ptr::null::<u8>(), 0_usize) };
+    // SAFETY: `wait`, of the size that is told, and `time`, to which it points, outlive the call, which only reads them.
+    unsafe {
+        libc::syscall(
+            libc::SYS_io_uring_enter,
+            ring,
+            0_u32,
+            events,
+            ENTER_GETEVENTS | ENTER_EXT_ARG,
+            &raw const wait,
+            size_of::<GetEvents>(),
+        )
+    };
 }
