@@ -129,6 +129,14 @@ impl Words {
         Self(words)
     }
 
+    /// The words of the whole group-version of a name that is not long.
+    #[inline]
+    pub(crate) fn group_version(mut self) -> Self {
+        self.0[6..11].fill(0);
+        self.0[11] &= !0xff;
+        self
+    }
+
     /// Is it a name that words have no room for?
     #[inline]
     pub(crate) fn is_long(&self) -> bool {

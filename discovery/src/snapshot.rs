@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use crate::name::NAME_MAX;
-use crate::table::{ENTRIES_MAX, Table};
+use crate::table::{ENTRIES_MAX, Found, Table};
 use crate::{Gvr, Name, Server, ServerId, ServerIndex, ServerSet};
 
 /// What every server of the cluster serves, at one moment.
@@ -29,8 +29,6 @@ pub struct Snapshot {
     table: Table,
     /// Each distinct set once: a cluster has a handful, so they stay in the nearest cache.
     sets: Box<[ServerSet]>,
-    /// Does `table` have names of whole group-versions, which are not its matter?
-    excludes: bool,
     /// Which of `sets` is that of resources whose servers are gone: an empty one, beside that of nobody.
     gone: Option<u16>,
     is_complete: bool,
@@ -145,24 +143,30 @@ impl Snapshot {
     /// The servers that serve a resource, of which there is at least one; or why nobody is known to. Allocates nothing.
     #[inline]
     pub fn lookup(&self, name: &Name<'_>) -> Result<ServerSet, Standing> {
-        let found = self.table.find(name);
-        match found.map(|set| self.sets[usize::from(set)]) {
-            Some(servers) if !servers.is_empty() => Ok(servers),
-            _ => Err(self.standing(name, found)),
+        match self.table.find_part(name) {
+            Found::Whole(set) => {
+                let servers = self.sets[usize::from(set)];
+                if servers.is_empty() { Err(self.standing_of_empty(name, set)) } else { Ok(servers) }
+            }
+            Found::GroupVersion => Err(Standing::Excluded),
+            Found::Nothing => Err(self.standing_of_unknown()),
         }
     }
 
-    /// Why nobody serves what was looked for and found to be this.
-    fn standing(&self, name: &Name<'_>, found: Option<u16>) -> Standing {
-        if found.is_some() && found == self.gone {
+    /// Why nobody serves a resource that is in the table.
+    #[cold]
+    fn standing_of_empty(&self, name: &Name<'_>, set: u16) -> Standing {
+        if Some(set) == self.gone {
             Standing::Gone
-        } else if self.excludes && self.table.find(&name.group_version()).is_some() {
+        } else if self.table.find(&name.group_version()).is_some() {
             Standing::Excluded
-        } else if self.is_complete {
-            Standing::Unknown
         } else {
-            Standing::Unasked
+            self.standing_of_unknown()
         }
+    }
+
+    fn standing_of_unknown(&self) -> Standing {
+        if self.is_complete { Standing::Unknown } else { Standing::Unasked }
     }
 
     /// Bytes that the snapshot keeps on the heap.
@@ -198,7 +202,6 @@ pub struct SnapshotBuilder {
     table: Table,
     /// One set per GVR, in the order they came.
     served: Vec<ServerSet>,
-    excludes: bool,
     /// The place in `served` of what is gone.
     gone: Option<u16>,
     is_complete: bool,
@@ -218,7 +221,6 @@ impl SnapshotBuilder {
             trust: Vec::new(),
             table: Table::new(),
             served: Vec::new(),
-            excludes: false,
             gone: None,
             is_complete: true,
         }
@@ -305,7 +307,6 @@ impl SnapshotBuilder {
             let value = self.next_value()?;
             self.served.push(ServerSet::empty());
             self.table.insert(&name, value);
-            self.excludes = true;
         }
         Ok(())
     }
@@ -365,7 +366,6 @@ impl SnapshotBuilder {
             trust: self.trust.into(),
             table,
             sets: sets.into(),
-            excludes: self.excludes,
             gone,
             is_complete: self.is_complete,
         })

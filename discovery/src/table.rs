@@ -45,6 +45,16 @@ struct Entry {
     group_len: u8,
 }
 
+/// What a table has of a name.
+pub(crate) enum Found {
+    /// All of it, with this value.
+    Whole(u16),
+    /// Only the name of its group-version.
+    GroupVersion,
+    /// Nothing.
+    Nothing,
+}
+
 /// The table. Grows by [`insert`](Table::insert); frozen by never calling it again.
 pub(crate) struct Table {
     /// `slots.len()` is a power of two and `3 * entries.len() <= slots.len()`, so probing always meets a free slot.
@@ -74,6 +84,24 @@ impl Table {
             return self.find_long(name);
         }
         self.probe(&words, self.seed.hash(&words)).ok()
+    }
+
+    /// What there is of a name. Two lookups in one: for the group-version, words and hash follow from those of the name.
+    #[inline]
+    pub(crate) fn find_part(&self, name: &Name<'_>) -> Found {
+        let words = name.words();
+        if words.is_long() {
+            return self.find_long_part(name);
+        }
+        let [front, back] = self.seed.halves(&words);
+        if let Ok(value) = self.probe(&words, front ^ back) {
+            return Found::Whole(value);
+        }
+        let words = words.group_version();
+        match self.probe(&words, front ^ self.seed.back_of_group_version(&words)) {
+            Ok(_) => Found::GroupVersion,
+            Err(_) => Found::Nothing,
+        }
     }
 
     /// Adds a name; does nothing when it is there already. The caller has checked `len < ENTRIES_MAX`, and that no part is longer than
@@ -137,6 +165,16 @@ impl Table {
     #[cold]
     fn find_long(&self, name: &Name<'_>) -> Option<u16> {
         self.long.get(joined(name, &mut [0; LONG_MAX])?).copied()
+    }
+
+    /// The name is long; that of its group-version need not be.
+    #[cold]
+    fn find_long_part(&self, name: &Name<'_>) -> Found {
+        match (self.find_long(name), self.find(&name.group_version())) {
+            (Some(value), _) => Found::Whole(value),
+            (None, Some(_)) => Found::GroupVersion,
+            (None, None) => Found::Nothing,
+        }
     }
 
     /// The value of a name, or the free slot where it would go.
@@ -219,20 +257,43 @@ fn gvr(parts: [&[u8]; 3]) -> Gvr {
 ///
 /// The hash is made of 64 × 64 -> 128 bit multiplications, each of two words that are masked by secrets of their own. Unlike SipHash it
 /// proves little, but without the seed no two names are known to collide, and the multiplications do not wait for each other.
-struct Seed([u64; 12]);
+struct Seed {
+    secrets: [u64; 12],
+    /// What the words of no resource contribute.
+    no_resource: u64,
+}
 
 impl Seed {
     fn random() -> Self {
         // The standard library's only source of random numbers: keys of SipHash.
         let random = RandomState::new();
-        Self(std::array::from_fn(|nth| random.hash_one(nth)))
+        let secrets: [u64; 12] = std::array::from_fn(|nth| random.hash_one(nth));
+        Self { secrets, no_resource: fold(secrets[6], secrets[7]) ^ fold(secrets[8], secrets[9]) }
     }
 
     #[inline]
     fn hash(&self, words: &Words) -> u64 {
-        let (words, secrets) = (words.get(), &self.0);
-        let pair = |nth: usize| fold(words[nth] ^ secrets[nth], words[nth + 1] ^ secrets[nth + 1]);
-        pair(0) ^ pair(2) ^ pair(4) ^ pair(6) ^ pair(8) ^ pair(10)
+        let [front, back] = self.halves(words);
+        front ^ back
+    }
+
+    /// The hash is these two together: that of the group-version, and that of the resource and the lengths.
+    #[inline]
+    fn halves(&self, words: &Words) -> [u64; 2] {
+        let pair = |nth: usize| self.pair(words, nth);
+        [pair(0) ^ pair(2) ^ pair(4), pair(6) ^ pair(8) ^ pair(10)]
+    }
+
+    /// The second half of a name without a resource.
+    #[inline]
+    fn back_of_group_version(&self, words: &Words) -> u64 {
+        self.no_resource ^ self.pair(words, 10)
+    }
+
+    #[inline]
+    fn pair(&self, words: &Words, nth: usize) -> u64 {
+        let (words, secrets) = (words.get(), &self.secrets);
+        fold(words[nth] ^ secrets[nth], words[nth + 1] ^ secrets[nth + 1])
     }
 }
 
@@ -280,6 +341,33 @@ mod tests {
         table.map_values(|value| value + 1);
         let listed: BTreeSet<_> = table.iter().map(|(gvr, value)| (gvr.to_string(), value)).collect();
         assert_eq!(listed, BTreeSet::from([(format!("{long}/{long}/{long}"), 8), ("g/v1/r".to_owned(), 10)]));
+    }
+
+    #[test]
+    fn parts_are_found_as_names_are() {
+        let mut table = Table::new();
+        let long = "x".repeat(NAME_MAX);
+        table.insert(&name("g", "v1", "r"), 1);
+        table.insert(&name("custom", "v1", ""), 2);
+        table.insert(&name("", "v2", ""), 2);
+        table.insert(&name(&long, "v1", ""), 2);
+        for group in ["", "g", "custom", &long] {
+            for version in ["v1", "v2", ""] {
+                for resource in ["", "r", "much-longer-than-eight", &long] {
+                    let name = name(group, version, resource);
+                    let found = match (table.find(&name), table.find(&name.group_version())) {
+                        (Some(value), _) => Ok(value),
+                        (None, by_group_version) => Err(by_group_version.is_some()),
+                    };
+                    let part = match table.find_part(&name) {
+                        Found::Whole(value) => Ok(value),
+                        Found::GroupVersion => Err(true),
+                        Found::Nothing => Err(false),
+                    };
+                    assert_eq!(part, found, "{name:?}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -44,6 +44,7 @@ impl<'a> Target<'a> {
     const OWN: Self = Self::Own { long_running: false };
 
     /// Reads a request. `path` is the raw `:path` with its query; what `scratch` had from another request does not matter.
+    #[inline]
     pub fn parse(method: &[u8], path: &'a [u8], scratch: &'a mut Scratch) -> Result<Self, BadPath> {
         let Scratch { text, decoded } = scratch;
         match quick::read(method, path, text) {

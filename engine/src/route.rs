@@ -65,6 +65,7 @@ pub enum Guard {
 }
 
 /// Decides where a request goes. `marker` says that another proxy sent it (by the peer port, or its `Via` says so), having decided already.
+#[inline]
 pub fn decide(snapshot: &Snapshot, target: &Target<'_>, marker: bool) -> Verdict {
     explain(snapshot, target, marker).1
 }
