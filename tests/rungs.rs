@@ -13,23 +13,23 @@ const LARGE: usize = 3 << 20;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn coop_taskrun() {
-    carries_requests_watches_and_large_bodies(IoDriver::CoopTaskrun, "io_uring (COOP_TASKRUN)").await;
+    carries_requests_watches_and_large_bodies(IoDriver::CoopTaskrun, "io_uring (COOP_TASKRUN), events one by one").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_flags() {
-    carries_requests_watches_and_large_bodies(IoDriver::PlainIoUring, "io_uring (no flags)").await;
+    carries_requests_watches_and_large_bodies(IoDriver::PlainIoUring, "io_uring (no flags), events one by one").await;
 }
 
 /// The same on the best one, so that a failure above is the ring's and not the test's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn defer_taskrun() {
-    carries_requests_watches_and_large_bodies(IoDriver::IoUring, "io_uring (SINGLE_ISSUER | DEFER_TASKRUN)").await;
+    carries_requests_watches_and_large_bodies(IoDriver::IoUring, "io_uring (SINGLE_ISSUER | DEFER_TASKRUN), events gathered").await;
 }
 
 async fn carries_requests_watches_and_large_bodies(driver: IoDriver, rung: &str) {
     let mut world = World::on(driver).shards(2).local("cp-a", apis::everywhere()).peer("cp-b", apis::batch()).start();
-    assert!(world.engine().drivers().iter().all(|line| line.ends_with(rung)), "{:?}", world.engine().drivers());
+    assert!(world.engine().drivers().iter().all(|line| line.contains(rung)), "{:?}", world.engine().drivers());
     let clients = [world.client().await, world.client().await, world.client().await];
     let mut watches = Vec::new();
     for client in &clients {

@@ -197,8 +197,11 @@ async fn metrics_count_what_was_done() {
         client.get("/apis/made/up/names").await.unwrap();
     }
     let rerouted = format!("apiserver_rerouted_request_total{{code=\"200\",{names}}}");
-    eventually("all requests are counted", PATIENCE, || scene.metric("mvproxy_request_queue_seconds_count") == Some(9.0)).await;
-    eventually("all answers are counted", PATIENCE, || scene.metric("mvproxy_response_hold_seconds_count") == Some(9.0)).await;
+    eventually("all requests are counted", PATIENCE, || scene.metric("mvproxy_request_added_seconds_count") == Some(9.0)).await;
+    eventually("all answers are counted", PATIENCE, || scene.metric("mvproxy_response_added_seconds_count") == Some(9.0)).await;
+    for sum in ["mvproxy_request_added_seconds_sum", "mvproxy_response_added_seconds_sum"] {
+        assert!(scene.metric(sum).is_some_and(|seconds| seconds > 0.0), "work takes time too: {sum}");
+    }
     assert_eq!((scene.metric(&rerouted), scene.metric("mvproxy_requests_total{shard=\"0\"}")), (Some(3.0), Some(9.0)));
     assert_eq!(scene.metric("mvproxy_client_connections{shard=\"0\"}"), Some(1.0));
     assert_eq!(scene.metric("mvproxy_server_connections{server=\"cp-b\",lane=\"short\"}"), Some(1.0));
@@ -224,13 +227,13 @@ async fn k4_groups_that_nobody_serves_do_not_grow_the_metrics() {
     for nth in 0..2_000 {
         client.get(&format!("/apis/group-{nth}.example.com/v{nth}/things-{nth}")).await.unwrap();
     }
-    eventually("all requests are counted", PATIENCE, || scene.metric("mvproxy_request_queue_seconds_count") == Some(2_000.0)).await;
+    eventually("all requests are counted", PATIENCE, || scene.metric("mvproxy_request_added_seconds_count") == Some(2_000.0)).await;
     let (before, metrics) = (scene.get("/metrics").1.lines().count(), scene.get("/metrics").1);
     assert!(!metrics.contains("example.com") && !metrics.contains("things-"), "{metrics}");
     for nth in 2_000..2_500 {
         client.get(&format!("/apis/group-{nth}.example.com/v{nth}/things-{nth}")).await.unwrap();
     }
-    eventually("all requests are counted", PATIENCE, || scene.metric("mvproxy_request_queue_seconds_count") == Some(2_500.0)).await;
+    eventually("all requests are counted", PATIENCE, || scene.metric("mvproxy_request_added_seconds_count") == Some(2_500.0)).await;
     assert_eq!(scene.get("/metrics").1.lines().count(), before);
 }
 

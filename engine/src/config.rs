@@ -124,7 +124,7 @@ pub struct Limits {
     pub gather_from: u32,
     /// Events that are enough: what more of them would save is little.
     pub gather_events: u32,
-    /// How long they are waited for: thirty times what going to sleep and waking up costs, a tenth of what a busy server takes to answer.
+    /// How long they are waited for: forty times what going to sleep and waking up costs, a tenth of what a busy server takes to answer.
     pub gather_time: Duration,
     /// While this many handshakes are under way and all are younger than `herd_age`, a herd is coming in, and the rest of it waits in the
     /// backlog, where it costs nothing: as many signatures as a shard makes in 13 ms (P-256) to 360 ms (RSA).

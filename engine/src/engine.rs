@@ -276,7 +276,7 @@ impl Seat {
     fn run(self, ready: &Ready) -> io::Result<()> {
         let cpu = self.shared.config.cpus.get(self.index).copied().flatten();
         let pinned = cpu.is_some_and(|id| core_affinity::set_for_current(core_affinity::CoreId { id }));
-        let Climbed { ring: mut runtime, rung, mut refusals } = match ring::climb(self.shared.config.io_driver, ring::build) {
+        let Climbed { ring: mut runtime, rung, refusals } = match ring::climb(self.shared.config.io_driver, ring::build) {
             Ok(climbed) => climbed,
             Err(error) => {
                 ready.send(Err(error)).ok();
@@ -288,12 +288,10 @@ impl Seat {
             Some(cpu) => format!("cpu {cpu} (not pinned: the kernel refused)"),
             None => "not pinned".into(),
         };
-        let gather = if rung == Rung::DeferTaskrun { Gather::of_this_thread() } else { None };
-        if rung == Rung::DeferTaskrun && gather.is_none() {
-            refusals.push("the ring is not among the files of /proc/self/fd: many small requests cost more (mount /proc)".into());
-        }
-        ready.send(Ok((format!("shard {}: {place}, {rung}", self.index), refusals))).ok();
-        self.serve(&mut runtime, gather)
+        let gather = if rung == Rung::DeferTaskrun { Gather::of_this_thread() } else { Err("only with DEFER_TASKRUN") };
+        let gathers = gather.as_ref().map_or_else(|why| format!("events one by one ({why})"), |_| "events gathered".into());
+        ready.send(Ok((format!("shard {}: {place}, {rung}, {gathers}", self.index), refusals))).ok();
+        self.serve(&mut runtime, gather.ok())
     }
 
     fn serve(self, runtime: &mut Ring, gather: Option<Gather>) -> io::Result<()> {

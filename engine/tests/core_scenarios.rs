@@ -361,7 +361,7 @@ fn nothing_is_said_on_a_stream_that_its_client_reset() {
 }
 
 #[test]
-fn the_time_that_heads_of_answers_wait_is_counted() {
+fn the_time_that_heads_are_here_is_counted() {
     let mut stage = stage();
     let (client, stream, wire, arrived) = asked(&mut stage, BOTH, 0);
     stage.reply(wire, arrived, &OK, false);
@@ -372,8 +372,12 @@ fn the_time_that_heads_of_answers_wait_is_counted() {
     let arrived = stage.requests(wire)[0].0;
     stage.reply(wire, arrived, &OK, true);
     assert_eq!(status(&stage.seen(client)).as_deref(), Some("200"));
+    // As if all of it had been one wake-up.
+    stage.core.end_wake_up(|| Duration::from_micros(7));
+    stage.core.end_wake_up(|| unreachable!("nothing is left to count"));
     let mut meters = Meters::default();
     stage.core.copy_meters(&mut meters);
-    assert_eq!((meters.holds.nanos, meters.holds.buckets), (50_000_000, [1, 0, 0, 0, 0, 1, 0, 0, 0, 0]));
-    assert_eq!((meters.waits.nanos, meters.waits.buckets.iter().sum::<u64>()), (0, 2));
+    let (requests, answers) = (meters.request_added, meters.answer_added);
+    assert_eq!((answers.nanos, answers.buckets), (50_014_000, [1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]));
+    assert_eq!((requests.nanos, requests.buckets[0], requests.buckets.iter().sum::<u64>()), (14_000, 2, 2));
 }

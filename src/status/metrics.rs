@@ -10,7 +10,7 @@ use std::time::Instant;
 use discovery::Snapshot;
 use discovery::live::{Source, SourceState, Status};
 use engine::ShardView;
-use engine::core::{LaneLoad, PeerError, Tally, WAIT_BOUNDS, Waits};
+use engine::core::{ADDED_BOUNDS, Added, LaneLoad, PeerError, Tally};
 
 use super::http::Reply;
 
@@ -121,29 +121,29 @@ fn put_requests(page: &mut Page, shards: &[ShardView]) {
         "Requests not counted by resource because there were too many kinds of them.",
         |shard| shard.meters.rerouted.dropped() + shard.meters.peer_errors.dropped(),
     );
-    let sum = |of: fn(&ShardView) -> &Waits| {
-        shards.iter().map(of).fold(Waits::default(), |mut sum, waits| {
-            sum.buckets.iter_mut().zip(waits.buckets).for_each(|(sum, count)| *sum += count);
-            sum.nanos += waits.nanos;
+    let sum = |of: fn(&ShardView) -> &Added| {
+        shards.iter().map(of).fold(Added::default(), |mut sum, added| {
+            sum.buckets.iter_mut().zip(added.buckets).for_each(|(sum, count)| *sum += count);
+            sum.nanos += added.nanos;
             sum
         })
     };
-    let help = "Time between the head of a request and its way to a server: 0 when it left in the wake-up in which it came.";
-    put_waits(page, "mvproxy_request_queue_seconds", help, &sum(|shard| &shard.meters.waits));
-    let help = "Time between the head of an answer and its way to the client: 0 when it left in the wake-up in which it came.";
-    put_waits(page, "mvproxy_response_hold_seconds", help, &sum(|shard| &shard.meters.holds));
+    let help = "Time that mvproxy adds on the way to a server: from the wake-up that brought the head of a request to its being written.";
+    put_added(page, "mvproxy_request_added_seconds", help, &sum(|shard| &shard.meters.request_added));
+    let help = "Time that mvproxy adds on the way back: from the wake-up that brought the head of an answer to its being written.";
+    put_added(page, "mvproxy_response_added_seconds", help, &sum(|shard| &shard.meters.answer_added));
 }
 
-fn put_waits(page: &mut Page, name: &str, help: &str, waits: &Waits) {
+fn put_added(page: &mut Page, name: &str, help: &str, added: &Added) {
     page.head(name, "histogram", help);
     let mut count = 0;
-    let ends = WAIT_BOUNDS.iter().map(|bound| bound.as_secs_f64().to_string()).chain(["+Inf".to_owned()]);
-    for (end, bucket) in ends.zip(waits.buckets) {
+    let ends = ADDED_BOUNDS.iter().map(|bound| bound.as_secs_f64().to_string()).chain(["+Inf".to_owned()]);
+    for (end, bucket) in ends.zip(added.buckets) {
         count += bucket;
         page.row(&format!("{name}_bucket"), &[("le", end)], count);
     }
     #[expect(clippy::cast_precision_loss, reason = "a sum of seconds needs no more than a float has")]
-    page.row(&format!("{name}_sum"), &[], waits.nanos as f64 / 1e9);
+    page.row(&format!("{name}_sum"), &[], added.nanos as f64 / 1e9);
     page.row(&format!("{name}_count"), &[], count);
 }
 
@@ -220,21 +220,42 @@ mod tests {
     #[test]
     fn buckets_are_cumulative() {
         let mut page = Page::default();
-        let waits = Waits { buckets: [3, 0, 2, 0, 0, 0, 0, 0, 0, 1], nanos: 7_500_000_000 };
-        put_waits(&mut page, "mvproxy_request_queue_seconds", "h.", &waits);
+        let added = Added { buckets: [3, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], nanos: 7_500_000_000 };
+        put_added(&mut page, "mvproxy_request_added_seconds", "h.", &added);
         let rows: Vec<&str> = page.0.lines().filter(|line| !line.starts_with('#')).collect();
         assert_eq!(
             (rows[0], rows[2]),
-            ("mvproxy_request_queue_seconds_bucket{le=\"0.00001\"} 3", "mvproxy_request_queue_seconds_bucket{le=\"0.001\"} 5")
+            ("mvproxy_request_added_seconds_bucket{le=\"0.00001\"} 3", "mvproxy_request_added_seconds_bucket{le=\"0.00005\"} 5")
         );
         assert_eq!(
-            rows[9..],
+            rows[13..],
             [
-                "mvproxy_request_queue_seconds_bucket{le=\"+Inf\"} 6",
-                "mvproxy_request_queue_seconds_sum 7.5",
-                "mvproxy_request_queue_seconds_count 6"
+                "mvproxy_request_added_seconds_bucket{le=\"+Inf\"} 6",
+                "mvproxy_request_added_seconds_sum 7.5",
+                "mvproxy_request_added_seconds_count 6"
             ]
         );
+    }
+
+    #[test]
+    fn troubles_of_discovery_are_shown() {
+        let mut status = Status { panics: 2, unfetched: vec!["cp-b".into()], ..Status::default() };
+        status.errors.lease_list = 3;
+        status.errors.hostport_resolution = 4;
+        status.errors.fetch_discovery = 5;
+        status.sources = vec![(Source::Leases, SourceState::Synced), (Source::CustomResources, SourceState::Failing("oh".into()))];
+        let body = reply(&[], None, Some(&status)).body;
+        for row in [
+            "mvproxy_discovery_panics_total 2",
+            "mvproxy_discovery_servers_unasked 1",
+            "apiserver_peer_discovery_sync_errors_total{type=\"lease_list\"} 3",
+            "apiserver_peer_discovery_sync_errors_total{type=\"hostport_resolution\"} 4",
+            "apiserver_peer_discovery_sync_errors_total{type=\"fetch_discovery\"} 5",
+            "mvproxy_discovery_synced{source=\"leases\"} 1",
+            "mvproxy_discovery_synced{source=\"customresourcedefinitions\"} 0",
+        ] {
+            assert!(body.lines().any(|line| line == row), "{row} should be in:\n{body}");
+        }
     }
 
     #[test]

@@ -93,7 +93,7 @@ impl Core {
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
         entry.leg(Side::Up).holding.stop_keeping(&mut self.blocks);
         entry.phase = Phase::Answering;
-        self.meters.count_hold(self.now.saturating_duration_since(entry.moved));
+        self.meters.count_answer(self.now.saturating_duration_since(entry.moved));
         if entry.server != self.local {
             let status = message::status_of(&head).unwrap_or(0);
             self.meters.count_rerouted(status, &entry.request, &mut self.path_scratch, &self.snapshot);

@@ -93,6 +93,8 @@ pub struct Conn {
     /// Exchanges held back by this connection (its window, or its full outbox), not by their own stream.
     pub(crate) blocked: VecDeque<ExchangeKey>,
     pub(crate) since: Instant,
+    /// Of a connection to a server: when TCP was there, and TLS began.
+    pub(crate) connected: Option<Instant>,
     pub(crate) last_received: Instant,
     /// When the PING that is still unanswered was sent, and the outbox mark in front of it.
     pub(crate) pinged: Option<Instant>,
@@ -152,6 +154,7 @@ impl Conn {
             next_stream: 1,
             blocked: VecDeque::new(),
             since: now,
+            connected: None,
             last_received: now,
             pinged: None,
             ping_mark: 0,

@@ -334,7 +334,7 @@ impl Core {
         let end = ended && up.holding.unsent() == 0 && up.trailers.is_none();
         up.send_end = end;
         entry.phase = Phase::Asked;
-        self.meters.count_wait(self.now.saturating_duration_since(entry.since));
+        self.meters.count_request(self.now.saturating_duration_since(entry.since));
         entry.head_mark = conn.out.mark();
         let request = &entry.request;
         // An intermediary puts into `:authority` what came in `host` (RFC 9113 §8.3.1).

@@ -19,11 +19,17 @@ use crate::respond::Failure;
 /// Rows of one table: 200 resources with 20 status codes each.
 const ROWS_MAX: usize = 4_096;
 
-/// The upper ends of the buckets of [`Waits`]. One look at the clock serves a whole wake-up, so what was passed on in the wake-up that
-/// brought it is in the first.
-pub const WAIT_BOUNDS: [Duration; 9] = [
+/// Heads of one wake-up that are remembered until it ends: more than a shard has in a busy one.
+const LEAVING_MAX: usize = 4_096;
+
+/// The upper ends of the buckets of [`Added`]: a wake-up takes microseconds, waiting for a server up to seconds.
+pub const ADDED_BOUNDS: [Duration; 13] = [
     Duration::from_micros(10),
+    Duration::from_micros(25),
+    Duration::from_micros(50),
     Duration::from_micros(100),
+    Duration::from_micros(250),
+    Duration::from_micros(500),
     Duration::from_millis(1),
     Duration::from_millis(5),
     Duration::from_millis(25),
@@ -107,21 +113,28 @@ impl<K: Clone> Clone for Tally<K> {
     }
 }
 
-/// How long heads waited here before they were passed on.
+/// How long heads were here: from the wake-up that brought them to the end of the one that wrote them.
 #[derive(Clone, Debug, Default)]
-pub struct Waits {
-    /// By [`WAIT_BOUNDS`], and one for what took longer. Not cumulative.
-    pub buckets: [u64; WAIT_BOUNDS.len() + 1],
+pub struct Added {
+    /// By [`ADDED_BOUNDS`], and one for what took longer. Not cumulative.
+    pub buckets: [u64; ADDED_BOUNDS.len() + 1],
     /// The sum.
     pub nanos: u64,
 }
 
-impl Waits {
-    fn add(&mut self, wait: Duration) {
-        let bucket = WAIT_BOUNDS.iter().position(|bound| wait <= *bound).unwrap_or(WAIT_BOUNDS.len());
+impl Added {
+    fn add(&mut self, time: Duration) {
+        let bucket = ADDED_BOUNDS.iter().position(|bound| time <= *bound).unwrap_or(ADDED_BOUNDS.len());
         self.buckets[bucket] += 1;
-        self.nanos = self.nanos.saturating_add(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX));
+        self.nanos = self.nanos.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
+}
+
+/// Which way a head goes.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    ToServer,
+    ToClient,
 }
 
 /// What a shard has open to a server.
@@ -155,26 +168,29 @@ pub struct Meters {
     pub rerouted: Tally<u16>,
     /// Requests for peers that no peer answered.
     pub peer_errors: Tally<PeerError>,
-    /// How long heads of requests waited for their way to a server.
-    pub waits: Waits,
-    /// How long heads of answers waited for theirs to the client.
-    pub holds: Waits,
+    /// How long heads of requests were here.
+    pub request_added: Added,
+    /// How long heads of answers were.
+    pub answer_added: Added,
     /// The pools.
     pub servers: Vec<ServerLoad>,
+    /// Heads that leave with this wake-up, and how long they waited before it. No copy has them.
+    leaving: Vec<(Way, Duration)>,
 }
 
 impl Clone for Meters {
     fn clone(&self) -> Self {
-        let (rerouted, peer_errors) = (self.rerouted.clone(), self.peer_errors.clone());
-        Self { rerouted, peer_errors, waits: self.waits.clone(), holds: self.holds.clone(), servers: self.servers.clone() }
+        let mut copy = Self::default();
+        copy.clone_from(self);
+        copy
     }
 
     /// Into the memory that is there.
     fn clone_from(&mut self, other: &Self) {
         self.rerouted.clone_from(&other.rerouted);
         self.peer_errors.clone_from(&other.peer_errors);
-        self.waits = other.waits.clone();
-        self.holds = other.holds.clone();
+        self.request_added = other.request_added.clone();
+        self.answer_added = other.answer_added.clone();
         self.servers.clone_from(&other.servers);
     }
 }
@@ -197,16 +213,44 @@ impl Meters {
         self.peer_errors.add(kind, name_of(&entry.request, scratch, snapshot));
     }
 
-    pub(super) fn count_wait(&mut self, wait: Duration) {
-        self.waits.add(wait);
+    /// The head of a request leaves with this wake-up, after it waited so long.
+    pub(super) fn count_request(&mut self, waited: Duration) {
+        self.leave(Way::ToServer, waited);
     }
 
-    pub(super) fn count_hold(&mut self, hold: Duration) {
-        self.holds.add(hold);
+    /// The head of an answer does.
+    pub(super) fn count_answer(&mut self, waited: Duration) {
+        self.leave(Way::ToClient, waited);
+    }
+
+    fn leave(&mut self, way: Way, waited: Duration) {
+        if self.leaving.len() >= LEAVING_MAX {
+            self.settle(Duration::ZERO);
+        }
+        self.leaving.push((way, waited));
+    }
+
+    /// What leaves has left; the wake-up took so long.
+    fn settle(&mut self, work: Duration) {
+        for (way, waited) in self.leaving.drain(..) {
+            let added = match way {
+                Way::ToServer => &mut self.request_added,
+                Way::ToClient => &mut self.answer_added,
+            };
+            added.add(waited + work);
+        }
     }
 }
 
 impl Core {
+    /// A wake-up is over, and all that it had to say is written: counts how long the heads among that were here. `elapsed`, how long the
+    /// wake-up took, is asked for only if there are any.
+    pub fn end_wake_up(&mut self, elapsed: impl FnOnce() -> Duration) {
+        if !self.meters.leaving.is_empty() {
+            self.meters.settle(elapsed());
+        }
+    }
+
     /// Copies what was counted, and what the pools hold now, into `copy`.
     pub fn copy_meters(&self, copy: &mut Meters) {
         copy.clone_from(&self.meters);
@@ -278,12 +322,28 @@ mod tests {
     }
 
     #[test]
-    fn waits_fall_into_buckets() {
-        let mut waits = Waits::default();
+    fn times_fall_into_buckets() {
+        let mut added = Added::default();
         for micros in [0, 10, 11, 1_000, 6_000_000] {
-            waits.add(Duration::from_micros(micros));
+            added.add(Duration::from_micros(micros));
         }
-        assert_eq!(waits.buckets, [2, 1, 1, 0, 0, 0, 0, 0, 0, 1]);
-        assert_eq!(waits.nanos, 6_001_021_000);
+        assert_eq!(added.buckets, [2, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1]);
+        assert_eq!(added.nanos, 6_001_021_000);
+    }
+
+    #[test]
+    fn what_leaves_with_a_wake_up_waited_for_its_end() {
+        let mut meters = Meters::default();
+        meters.count_request(Duration::ZERO);
+        meters.count_answer(Duration::from_millis(3));
+        assert_eq!((meters.request_added.nanos, meters.answer_added.nanos), (0, 0), "not yet");
+        meters.settle(Duration::from_micros(20));
+        assert_eq!((meters.request_added.nanos, meters.answer_added.nanos), (20_000, 3_020_000));
+        meters.settle(Duration::from_micros(20));
+        assert_eq!((meters.request_added.buckets[1], meters.answer_added.buckets[7]), (1, 1), "once");
+        for _ in 0..2 * LEAVING_MAX {
+            meters.count_request(Duration::ZERO);
+        }
+        assert!(meters.leaving.len() <= LEAVING_MAX);
     }
 }

@@ -54,7 +54,7 @@ use slab::Slab;
 
 pub(crate) use budget::Budget;
 pub use budget::Rate;
-pub use meters::{LaneLoad, Meters, PeerError, Row, ServerLoad, Tally, WAIT_BOUNDS, Waits};
+pub use meters::{ADDED_BOUNDS, Added, LaneLoad, Meters, PeerError, Row, ServerLoad, Tally};
 pub use slab::Key;
 pub use source::Source;
 pub(crate) use tick::DOUBT_TICK;
@@ -288,6 +288,14 @@ impl Core {
         conn.source = source;
         conn.is_peer = port == Port::Peers;
         Some(self.conns.insert(conn))
+    }
+
+    /// TCP with a server is there, and TLS begins.
+    pub fn handle_connected(&mut self, key: ConnKey, now: Instant) {
+        self.now = now;
+        if let Some(conn) = self.conns.get_mut(key) {
+            conn.connected = Some(now);
+        }
     }
 
     /// TLS is done. Servers are spoken to in HTTP/2 only.

@@ -5,10 +5,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::conn::{Role, State};
+use super::conn::{Conn, Role, State};
 use super::exchange::{Phase, Side};
 use super::pool::{Lane, ServerSlot};
 use super::{ConnKey, Core};
+use crate::config::Limits;
 use crate::http2::Reason;
 use crate::http2::frame::{self, MAX_WINDOW};
 use crate::respond::Failure;
@@ -172,8 +173,13 @@ impl Core {
     }
 
     fn tick_connecting(&mut self, key: ConnKey) {
-        let limit = self.limits.connect + self.limits.server_handshake;
-        if self.conns.get(key).is_some_and(|conn| self.now - conn.since >= limit) {
+        // The kernel itself gives up a connect that takes longer than that.
+        let Limits { connect, server_handshake, .. } = self.limits;
+        let is_late = |conn: &Conn| match conn.connected {
+            None => self.now - conn.since >= connect + server_handshake,
+            Some(at) => self.now - at >= server_handshake,
+        };
+        if self.conns.get(key).is_some_and(is_late) {
             self.close_conn(key, Reason::NO_ERROR);
         }
     }

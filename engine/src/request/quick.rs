@@ -50,7 +50,8 @@ fn group_version(slashes: u128, root: usize, is_core: bool) -> Option<(usize, Ra
     (mark != 0).then(|| (group, version..at(mark)))
 }
 
-/// Steps 6 to 8 (inlined for the same reason): which resource, where it starts, and whether the request has an end. `cuts` are the slashes behind `after`.
+/// Steps 6 to 8: which resource, where it starts, and whether the request has an end. `cuts` are the slashes behind `after`. Always inlined,
+/// as [`read`] is.
 #[inline(always)]
 fn resource<'a>(
     method: &[u8],

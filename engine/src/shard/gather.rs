@@ -2,7 +2,7 @@
 //!
 //! A fast proxy between slower neighbours wakes up for every second request: it sleeps, wakes and writes to the server for each few of them
 //! (decision 0022). After a wake-up in which several sockets were read, the ring is asked for more events together: for twice as many as
-//! there were, but not for long. A client that is alone never waits.
+//! there were, but not for long. After one in which fewer were read, nobody waits.
 //!
 //! What always holds: a wait ends after `Limits::gather_time`, whatever happens; it only puts off the wait of the runtime, which finds what
 //! came in the meantime. It takes no completion from the ring, and gives the kernel no memory beyond the call.
@@ -14,21 +14,21 @@ use std::os::fd::RawFd;
 use super::sys;
 use crate::config::Limits;
 
-/// The ring of a thread that has one with DEFER_TASKRUN: only then events do not wake a thread that waits for more of them.
+/// From this version on an event of a socket does not wake a thread that waits for more of them.
+const LAZY_WAKE: (u32, u32) = (6, 7);
+
+/// The ring of a thread that has one with DEFER_TASKRUN.
 pub(crate) struct Gather {
     ring: RawFd,
 }
 
 impl Gather {
-    /// Finds the ring that this thread alone may use; other threads' rings refuse it (SINGLE_ISSUER). Reads files: for the start.
-    pub(crate) fn of_this_thread() -> Option<Self> {
-        let files = std::fs::read_dir("/proc/self/fd").ok()?;
-        let is_ring = |path: &std::path::Path| std::fs::read_link(path).is_ok_and(|to| to.as_os_str() == "anon_inode:[io_uring]");
-        let mut rings = files.flatten().filter(|file| is_ring(&file.path()));
-        rings.find_map(|file| {
-            let ring = file.file_name().to_str()?.parse().ok()?;
-            sys::may_enter(ring).then_some(Self { ring })
-        })
+    /// Finds the ring of this thread, or says why nothing will be gathered. Reads files and starts a thread: for the start.
+    pub(crate) fn of_this_thread() -> Result<Self, &'static str> {
+        if kernel().is_none_or(|version| version < LAZY_WAKE) {
+            return Err("the kernel is older than 6.7");
+        }
+        own_ring().map(|ring| Self { ring }).ok_or("the ring is not found in /proc/self/fd")
     }
 
     /// Waits for more events after a wake-up that read from so many sockets, if they were many.
@@ -37,6 +37,25 @@ impl Gather {
             sys::wait_for(self.ring, events, limits.gather_time);
         }
     }
+}
+
+/// The version of the kernel, as far as it matters.
+fn kernel() -> Option<(u32, u32)> {
+    #[expect(clippy::disallowed_methods, reason = "at the start, when nobody is served yet")]
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// The ring that this thread may enter and another one may not: with DEFER_TASKRUN only the thread that made it. One without may be entered
+/// by anybody, so it may be somebody else's.
+fn own_ring() -> Option<RawFd> {
+    let files = std::fs::read_dir("/proc/self/fd").ok()?;
+    let is_ring = |path: &std::path::Path| std::fs::read_link(path).is_ok_and(|to| to.as_os_str() == "anon_inode:[io_uring]");
+    let rings = files.flatten().filter(|file| is_ring(&file.path())).filter_map(|file| file.file_name().to_str()?.parse().ok());
+    let mut open: Vec<RawFd> = rings.filter(|ring| sys::may_enter(*ring)).collect();
+    std::thread::scope(|scope| scope.spawn(|| open.retain(|ring| !sys::may_enter(*ring))).join()).ok()?;
+    open.first().copied()
 }
 
 /// How many events are waited for.
@@ -120,7 +139,17 @@ mod tests {
     #[test]
     fn rings_of_others_are_not_ours() {
         on_a_ring(async |_| {
-            std::thread::spawn(|| assert!(Gather::of_this_thread().is_none())).join().unwrap();
+            std::thread::spawn(|| assert_eq!(own_ring(), None)).join().unwrap();
         });
+        // One that everybody may enter is nobody's.
+        let plain = build(Rung::Plain).unwrap();
+        std::thread::spawn(|| assert_eq!(own_ring(), None)).join().unwrap();
+        assert_eq!(own_ring(), None);
+        drop(plain);
+    }
+
+    #[test]
+    fn this_kernel_has_a_version() {
+        assert!(kernel().is_some_and(|version| version > (4, 0)), "{:?}", kernel());
     }
 }

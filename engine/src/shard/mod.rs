@@ -148,9 +148,9 @@ impl Shard {
                 for _ in 0..closed {
                     self.shared.loads.release(self.index);
                 }
-                // Who was started or woken by all this runs first.
+                // Whoever has something to do does it first.
                 if is_quiet
-                    && !turn.woke
+                    && !turn.is_unfinished
                     && let Some(gather) = &self.gather
                 {
                     gather.wait(&self.shared.config.limits, turn.reads);
@@ -272,6 +272,7 @@ impl Shard {
         if let Some(oldest) = cut {
             state.lose(oldest, Ended::Lost);
         }
+        state.note_task();
         drop(state);
         monoio::spawn(Self::read(self.clone(), key, stream));
     }
@@ -428,6 +429,7 @@ impl Shard {
         let published = &self.shared.published[self.index];
         published.set(state.counters(), now, next);
         state.publish_meters(published);
+        state.note_task();
         drop(state);
         for acceptor in self.paused_acceptors.take() {
             acceptor.wake();

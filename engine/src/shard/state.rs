@@ -57,8 +57,9 @@ pub(crate) enum Flushed {
 pub(crate) struct Turn {
     /// From how many sockets something was read.
     pub(crate) reads: u32,
-    /// A task was woken, which has not run yet.
-    pub(crate) woke: bool,
+    /// Something is to be done before the ring is waited for: a task was started or woken and may not have run yet, or a socket is known to
+    /// have more to read.
+    pub(crate) is_unfinished: bool,
 }
 
 /// Everything a shard has.
@@ -154,9 +155,16 @@ impl State {
 
     /// The next look at the clock is a new one.
     pub(crate) fn end_turn(&mut self) -> Turn {
-        self.now = None;
+        if let Some(began) = self.now.take() {
+            self.core.end_wake_up(|| began.elapsed());
+        }
         self.handshakes = 0;
         std::mem::take(&mut self.turn)
+    }
+
+    /// A task was started or woken, and runs before the ring is waited for.
+    pub(crate) fn note_task(&mut self) {
+        self.turn.is_unfinished = true;
     }
 
     pub(crate) fn insert(&mut self, link: Link) {
@@ -171,10 +179,12 @@ impl State {
         find(&mut self.links, key)
     }
 
-    /// Starts the session: a client's ClientHello has to be sent first by us.
+    /// TCP is there: starts the session, of which the ClientHello has to be sent first by us.
     pub(crate) fn begin_session(&mut self, key: ConnKey) -> Flushed {
+        let now = self.now();
         self.wire.clear();
         let Some(link) = find(&mut self.links, key) else { return Flushed::Done };
+        self.core.handle_connected(key, now);
         let received = link.session.receive(&mut [], &mut self.wire, |_| {});
         if received.error.is_some() {
             self.lose(key, Ended::Unreachable);
@@ -191,6 +201,7 @@ impl State {
         };
         if link.is_client && !link.session.is_established() {
             if self.handshakes >= self.core.limits().handshakes_per_wake_up {
+                self.turn.is_unfinished = true;
                 return (Next::Later, Flushed::Done);
             }
             self.handshakes += 1;
@@ -209,6 +220,7 @@ impl State {
             Err(_) => return self.end(key),
         };
         self.turn.reads += 1;
+        self.turn.is_unfinished |= n == READ;
         if link.closing.is_some() {
             // Nobody listens any more; reading on keeps our last words from being lost to a reset.
             return (Next::Read, Flushed::Done);
@@ -302,7 +314,7 @@ impl State {
                 match std::mem::replace(&mut link.writer, Writer::Busy) {
                     Writer::None => return Flushed::NeedsWriter,
                     Writer::Parked(waker) => {
-                        self.turn.woke = true;
+                        self.turn.is_unfinished = true;
                         waker.wake();
                     }
                     Writer::Busy => {}
@@ -345,7 +357,7 @@ impl State {
             && self.wants_read(key)
             && let Some(reader) = self.link(key).and_then(|link| link.held_reader.take())
         {
-            self.turn.woke = true;
+            self.turn.is_unfinished = true;
             reader.wake();
         }
     }
@@ -447,7 +459,7 @@ impl State {
             sys::shutdown(link.fd, libc::SHUT_RDWR);
             give(&mut self.spare, link.pending);
             give(&mut self.spare, link.tail);
-            self.turn.woke = true;
+            self.turn.is_unfinished = true;
             if let Writer::Parked(waker) = link.writer {
                 waker.wake();
             }

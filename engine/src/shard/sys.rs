@@ -1,7 +1,7 @@
 //! The few system calls that neither monoio nor std offers on a borrowed descriptor, and all of the engine's unsafe code but one call (`request::equal`).
 //!
 //! All but [`wait_for`] return at once: sockets accepted by io_uring are blocking, hence MSG_DONTWAIT on each call.
-#![allow(unsafe_code, reason = "libc calls on descriptors owned by a Link, a listener or a mailbox")]
+#![allow(unsafe_code, reason = "libc calls on descriptors owned by a Link, a listener or a mailbox, and on the ring of a shard")]
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -107,13 +107,14 @@ pub(crate) fn may_enter(ring: RawFd) -> bool {
     unsafe { libc::syscall(libc::SYS_io_uring_enter, ring, 0_u32, 0_u32, ENTER_GETEVENTS, std::ptr::null::<u8>(), 0_usize) >= 0 }
 }
 
-/// Hands everything that is queued on the ring to the kernel, then waits for so many events, `at_most` so long. Whoever waits for the ring
-/// next meets the same errors, so nobody has to hear of them here.
+/// Hands everything that is queued on the ring to the kernel, then waits for so many events, `at_most` so long. An error only makes the wait
+/// shorter: what is lasting, whoever waits for the ring next is told as well.
 pub(crate) fn wait_for(ring: RawFd, events: u32, at_most: Duration) {
     let time = Timespec { seconds: at_most.as_secs().try_into().unwrap_or(i64::MAX), nanos: at_most.subsec_nanos().into() };
-    let wait = GetEvents { sigmask: 0, sigmask_size: 0, min_wait: 0, timespec: (&raw const time).addr() as u64 };
+    let wait = GetEvents { sigmask: 0, sigmask_size: 0, min_wait: 0, timespec: (&raw const time).expose_provenance() as u64 };
     // Two calls: one that submits fewer than it said does not wait, and how many there are is not known here.
-    // SAFETY: takes numbers only, and a null pointer of length zero.
+    // SAFETY: takes numbers only, and a null pointer of length zero. It starts what the runtime has queued, whose memory is valid from the moment
+    // it was queued until its completion is taken: that is the contract of the queue (`SubmissionQueue::push`).
     unsafe { libc::syscall(libc::SYS_io_uring_enter, ring, ALL, 0_u32, 0_u32, std::ptr::null::<u8>(), 0_usize) };
     // SAFETY: `wait`, of the size that is told, and `time`, to which it points, outlive the call, which only reads them.
     unsafe {

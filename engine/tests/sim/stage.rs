@@ -179,6 +179,7 @@ impl Stage {
     /// A connection that hung is there after all.
     pub fn establish(&mut self, wire: usize) {
         self.wires[wire].is_open = true;
+        self.core.handle_connected(self.wires[wire].key, self.now);
         self.core.handle_established(self.wires[wire].key, Protocol::Http2, self.now);
         self.run();
     }
