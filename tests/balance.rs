@@ -2,6 +2,8 @@
 //!
 //! `cargo test --test balance -- --nocapture` prints each run.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise, helpers included")]
+
 use std::time::Duration;
 
 use loadgen::Client;
@@ -18,12 +20,13 @@ const RATIO_MAX: f64 = 1.15;
 /// A closed connection is counted until its shard has seen the end of it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sixty_four_connections_are_spread_evenly_in_every_run() {
+on_both_drivers!(sixty_four_connections_are_spread_evenly_in_every_run);
+
+async fn sixty_four_connections_are_spread_evenly_in_every_run(driver: IoDriver) {
     let mut worst: f64 = 0.0;
     for run in 1..=RUNS {
         // A new port each time, and with it a new hash of SO_REUSEPORT.
-        let world = World::on(IoDriver::Auto).shards(SHARDS).local("cp-a", apis::everywhere()).start();
+        let world = World::on(driver).shards(SHARDS).local("cp-a", apis::everywhere()).start();
         let mut connecting = JoinSet::new();
         for _ in 0..CONNECTIONS {
             let (address, ca) = (world.address(), world.pki().ca_pem().to_owned());

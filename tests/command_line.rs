@@ -360,6 +360,38 @@ fn flags_may_come_from_a_file() {
     }
 }
 
+/// What runs finishes, a watch is reset so that nobody takes it for complete, and the exit code is 0.
+#[tokio::test]
+async fn a_signal_lets_requests_finish() {
+    let files = Files::new("drain");
+    let twin = Twin::start(TwinConfig::new("cp-a", files.pki.serving().unwrap(), apis::everywhere())).unwrap();
+    let text = files.write("twin.yaml", &routes(twin.address()));
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut proxy = Running::start(files.serve(&[("--static-routes", &text)]));
+        let client = Client::connect(proxy.address, files.pki.ca_pem(), "localhost", Some("t")).await.unwrap();
+        let mut watch = client.watch("/api/v1/pods?watch=true").await.unwrap();
+        let seen = twin.counts().requests;
+        let slow = tokio::spawn(async move { client.get("/debug/twin/slow/1000").await });
+        while twin.counts().requests == seen {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        proxy.signal(signal);
+        let ended = loop {
+            match watch.next_event().await {
+                Ok(Some(_)) => {}
+                Ok(None) => panic!("a watch that was cut looks complete"),
+                Err(error) => break error,
+            }
+        };
+        assert!(ended.is_reset(), "{ended}");
+        let slow = slow.await.unwrap().unwrap();
+        assert_eq!((slow.status.as_u16(), &slow.body[..]), (200, &b"ok"[..]));
+        drop(watch);
+        assert_eq!(proxy.exit_code(), Some(0));
+    }
+    twin.stop().await;
+}
+
 /// Also that what was wired answers, and that a drain waits for a running request.
 #[tokio::test]
 async fn the_second_signal_ends_at_once() {

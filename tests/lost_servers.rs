@@ -154,6 +154,40 @@ async fn a_killed_peer_is_replaced_at_once_and_the_last_one_is_503() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "on real kube-apiservers: tests/run runs it"]
+async fn a_frozen_peer_is_replaced_by_the_other_one_in_time() {
+    let plane = ControlPlane::start().await;
+    let [a, b, c] = three(&plane).await;
+    let fleet = Fleet::start(&plane, &[&a, &b, &c], &[]).await;
+    let client = fleet.proxies[0].client(ADMIN).await;
+    for _ in 0..20 {
+        assert_eq!(client.get(ONE_JOB).await.unwrap().status, StatusCode::OK);
+    }
+    b.freeze();
+    // Half of them, about, were given to the frozen one.
+    let asking: Vec<_> = (0..16)
+        .map(|_| {
+            let (client, asked) = (client.clone(), Instant::now());
+            tokio::spawn(async move { (client.get(ONE_JOB).await.unwrap().status, asked.elapsed()) })
+        })
+        .collect();
+    let mut slowest = Duration::ZERO;
+    for task in asking {
+        let (status, took) = task.await.unwrap();
+        assert_eq!(status, StatusCode::OK, "the other one serves it, after {took:?}");
+        slowest = slowest.max(took);
+    }
+    println!("one of two peers frozen: the slowest of 16 requests took {slowest:?}");
+    assert!(slowest <= Duration::from_millis(6_500), "{slowest:?}");
+    let asked = Instant::now();
+    for nth in 0..20 {
+        assert_eq!(client.get(ONE_JOB).await.unwrap().status, StatusCode::OK, "request {nth} after it was given up");
+    }
+    assert!(asked.elapsed() <= Duration::from_secs(2), "nobody waits for it any more: {:?}", asked.elapsed());
+    b.thaw();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "on real kube-apiservers: tests/run runs it"]
 async fn a_frozen_peer_is_given_up_in_time_and_one_that_goes_on_is_not_cut() {
     let plane = ControlPlane::start().await;
     let a = plane.server("cp-a", Version::newer()).flag(NO_JOBS).start().await;

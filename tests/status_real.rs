@@ -13,7 +13,7 @@ use loadgen::Client;
 use serde_json::{Value, json};
 use support::headers;
 use support::http1::get_plain;
-use support::real::{ADMIN, ControlPlane, Fleet, MVPROXY, Proxy, Version};
+use support::real::{ADMIN, ALICE, ControlPlane, Fleet, MVPROXY, Proxy, Version};
 
 /// For a proxy to learn everything, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -43,6 +43,17 @@ async fn create(client: &Client, path: &str, object: Value) {
     let body = Bytes::from(object.to_string());
     let answer = client.request(Method::POST, path, headers([("content-type", "application/json")]), body, None).await.unwrap();
     assert_eq!(answer.status, StatusCode::CREATED, "{}", String::from_utf8_lossy(&answer.body));
+}
+
+/// A pod of it that runs on that node, or would.
+fn kube_proxy(node: &str, version: &str) -> Value {
+    let container = json!({"name": "kube-proxy", "image": format!("example.invalid:5000/kube-proxy:{version}")});
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": format!("kube-proxy-{node}"), "labels": {"k8s-app": "kube-proxy"}},
+        "spec": {"nodeName": node, "automountServiceAccountToken": false, "containers": [container]},
+    })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -83,9 +94,19 @@ async fn what_was_learned_is_shown() {
     let node = |name: &str, version: &str| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": {"nodeInfo": {"kubeletVersion": version}}});
     let admin = old.client(ADMIN).await;
     create(&admin, "/api/v1/nodes", node("n-1", "v1.35.0")).await;
+    // Nobody makes one without kube-controller-manager.
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
+    create(&admin, "/api/v1/namespaces/kube-system/serviceaccounts", account).await;
+    create(&admin, "/api/v1/namespaces/kube-system/pods", kube_proxy("n-1", "v1.34.7")).await;
     let (code, report) = mvproxy(&skew);
     assert_eq!(code, 0, "{report}");
     assert!(report.contains("kubelet") && report.contains("mutatingadmissionpolicies") && !report.contains("denied"), "{report}");
+    assert!(report.contains("kube-proxy") && report.contains("v1.34.7") && !report.contains("unknown"), "{report}");
+    let hers = plane.kubeconfig(old.address(), ALICE).display().to_string();
+    let (code, report) = mvproxy(&["skew", "--status-port", &port, "--kubeconfig", &hers, "--ca-file", &ca]);
+    assert_eq!(code, 0, "{report}");
+    assert!(report.contains("unknown: kubelet: denied (403)") && report.contains("unknown: kube-proxy: denied (403)"), "{report}");
+    assert!(report.contains("as far as is known"), "{report}");
     create(&admin, "/api/v1/nodes", node("n-2", "v1.36.0")).await;
     let (code, report) = mvproxy(&skew);
     assert_eq!(code, 1, "{report}");

@@ -182,6 +182,12 @@ async fn t5_versions_protocols_and_no_renegotiation() {
             let text = openssl(&[version, "-alpn", offered], "");
             assert!(text.contains(protocol) && text.contains(expected), "{version} {offered}: {text}");
         }
+        // Nobody is asked for a certificate, as long as none would mean anything.
+        let text = openssl(&[version], "");
+        assert!(
+            text.contains("No client certificate CA names sent") && !text.contains("Acceptable client certificate"),
+            "{version}: {text}"
+        );
         // Without ALPN it is HTTP/1.1.
         let text = openssl(&[version, "-quiet"], "GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         assert!(text.contains("HTTP/1.1 200 OK"), "{version}: {text}");
