@@ -4,6 +4,8 @@
 //! lookup returns names servers of this snapshot, at least one.
 //! At 10,000 GVRs on 100 servers a snapshot takes 1.2 MiB and about 2 ms to build.
 //!
+//! The builder is in this file, which makes it a long one: nobody else may make what always holds.
+//!
 //! It says which servers answer their probes; whether a connection to one works changes by the millisecond and belongs to the pools.
 
 use std::collections::{HashMap, HashSet};
