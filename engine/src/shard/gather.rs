@@ -31,9 +31,10 @@ impl Gather {
         own_ring().map(|ring| Self { ring }).ok_or("the ring is not found in /proc/self/fd")
     }
 
-    /// Waits for more events after a wake-up that read from so many sockets, if they were many.
-    pub(crate) fn wait(&self, limits: &Limits, reads: u32) {
-        if let Some(events) = wanted(limits, reads) {
+    /// Waits for more events after a wake-up that read from so many sockets, if they were many, and if many requests are under way: with few,
+    /// everybody waits for the next event, and nothing else comes.
+    pub(crate) fn wait(&self, limits: &Limits, reads: u32, requests: impl FnOnce() -> usize) {
+        if let Some(events) = wanted(limits, reads).filter(|_| requests() >= limits.gather_requests) {
             sys::wait_for(self.ring, events, limits.gather_time);
         }
     }
