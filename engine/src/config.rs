@@ -122,8 +122,9 @@ pub struct Limits {
     /// Sockets read in one wake-up from which on the shard waits for more of them together: with fewer there is little to gather, and a client
     /// or two would only wait longer (decision 0022).
     pub gather_from: u32,
-    /// Short requests under way from which on it does: with 16 clients in a closed loop a wait doubles the time of a request, with 64 it shortens it.
-    pub gather_requests: usize,
+    /// Sockets read within a few milliseconds from which on it does: with 16 clients in a closed loop all of them soon wait for us, and a wait
+    /// doubles the time of a request; with 48 it shortens it.
+    pub gather_busy: u32,
     /// Events that are enough: what more of them would save is little.
     pub gather_events: u32,
     /// How long they are waited for: forty times what going to sleep and waking up costs, a tenth of what a busy server takes to answer.
@@ -240,9 +241,9 @@ impl Default for Limits {
             handshakes_per_address: 1_024,
             handshakes_per_wake_up: 4,
             gather_from: 3,
-            gather_requests: 20,
-            gather_events: 24,
-            gather_time: Duration::from_micros(150),
+            gather_busy: 40,
+            gather_events: 16,
+            gather_time: Duration::from_micros(200),
             herd: 512,
             herd_age: Duration::from_secs(1),
             offender_conns: Rate { burst: 5, per_second: 2 },

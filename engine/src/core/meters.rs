@@ -251,12 +251,6 @@ impl Core {
         }
     }
 
-    /// Requests under way at servers that end soon: watches say nothing about how busy a shard is.
-    pub fn short_requests(&self) -> usize {
-        let conns = self.servers.iter().flat_map(|server| &server.lanes[0].conns);
-        conns.filter_map(|&key| self.conns.get(key)).map(|conn| conn.streams.len()).sum()
-    }
-
     /// Copies what was counted, and what the pools hold now, into `copy`.
     pub fn copy_meters(&self, copy: &mut Meters) {
         copy.clone_from(&self.meters);

@@ -1,8 +1,9 @@
 //! Waiting for more than one socket at once, when many are busy.
 //!
 //! A fast proxy between slower neighbours wakes up for every second request: it sleeps, wakes and writes to the server for each few of them
-//! (decision 0022). After a wake-up in which several sockets were read, the ring is asked for more events together: for twice as many as
-//! there were, but not for long. After one in which fewer were read, nobody waits.
+//! (decision 0022). While many sockets are busy, and after a wake-up in which several of them were read, the ring is asked for more events
+//! together: for twice as many as there were, but not for long. With few, everybody soon waits for the next event, and nothing else comes:
+//! nobody waits.
 //!
 //! What always holds: a wait ends after `Limits::gather_time`, whatever happens; it only puts off the wait of the runtime, which finds what
 //! came in the meantime. It takes no completion from the ring, and gives the kernel no memory beyond the call.
@@ -10,12 +11,19 @@
 //! monoio waits for one event only and does not show its ring; so the ring is looked for among the files of the process, once.
 
 use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
 
 use super::sys;
 use crate::config::Limits;
 
 /// From this version on an event of a socket does not wake a thread that waits for more of them.
 const LAZY_WAKE: (u32, u32) = (6, 7);
+
+/// A socket that was read within this time is busy: twice what an exchange takes with 64 clients at a busy server.
+const WINDOW: Duration = Duration::from_millis(5);
+
+/// What [`Busy::note`] takes for a socket that was never read.
+pub(crate) const NEVER: u32 = u32::MAX;
 
 /// The ring of a thread that has one with DEFER_TASKRUN.
 pub(crate) struct Gather {
@@ -31,12 +39,42 @@ impl Gather {
         own_ring().map(|ring| Self { ring }).ok_or("the ring is not found in /proc/self/fd")
     }
 
-    /// Waits for more events after a wake-up that read from so many sockets, if they were many, and if many requests are under way: with few,
-    /// everybody waits for the next event, and nothing else comes.
-    pub(crate) fn wait(&self, limits: &Limits, reads: u32, requests: impl FnOnce() -> usize) {
-        if let Some(events) = wanted(limits, reads).filter(|_| requests() >= limits.gather_requests) {
+    /// Waits for more events after a wake-up that read from so many of the sockets that are busy, if it pays.
+    pub(crate) fn wait(&self, limits: &Limits, reads: u32, busy: u32) {
+        if let Some(events) = wanted(limits, reads, busy) {
             sys::wait_for(self.ring, events, limits.gather_time);
         }
+    }
+}
+
+/// Counts the sockets that were read lately, each once.
+#[derive(Default)]
+pub(crate) struct Busy {
+    /// The number of this window, and when it began.
+    window: u32,
+    began: Option<Instant>,
+    /// Sockets read in this window, and in the one before it.
+    sockets: u32,
+    before: u32,
+}
+
+impl Busy {
+    /// A socket was read that was last read in the window `last`.
+    pub(crate) fn note(&mut self, last: &mut u32) {
+        if std::mem::replace(last, self.window) != self.window {
+            self.sockets += 1;
+        }
+    }
+
+    /// How many there were, at the end of a wake-up.
+    pub(crate) fn sockets(&mut self, now: Instant) -> u32 {
+        let age = now.saturating_duration_since(*self.began.get_or_insert(now));
+        if age >= WINDOW {
+            // After a pause nobody is busy.
+            self.before = if age < 2 * WINDOW { self.sockets } else { 0 };
+            (self.sockets, self.began, self.window) = (0, Some(now), self.window.wrapping_add(1));
+        }
+        self.before.max(self.sockets)
     }
 }
 
@@ -60,8 +98,8 @@ fn own_ring() -> Option<RawFd> {
 }
 
 /// How many events are waited for.
-fn wanted(limits: &Limits, reads: u32) -> Option<u32> {
-    (reads >= limits.gather_from).then(|| reads.saturating_mul(2).min(limits.gather_events))
+fn wanted(limits: &Limits, reads: u32, busy: u32) -> Option<u32> {
+    (reads >= limits.gather_from && busy >= limits.gather_busy).then(|| reads.saturating_mul(2).min(limits.gather_events))
 }
 
 #[cfg(test)]
@@ -80,9 +118,30 @@ mod tests {
 
     #[test]
     fn few_are_not_gathered_and_many_are_enough() {
-        let limits = Limits { gather_from: 3, gather_events: 16, ..Limits::default() };
-        let wanted = [0, 1, 2, 3, 7, 8, 9, u32::MAX].map(|reads| wanted(&limits, reads));
-        assert_eq!(wanted, [None, None, None, Some(6), Some(14), Some(16), Some(16), Some(16)]);
+        let limits = Limits { gather_from: 3, gather_busy: 40, gather_events: 16, ..Limits::default() };
+        let of_busy = |busy| [0, 1, 2, 3, 7, 8, 9, u32::MAX].map(|reads| wanted(&limits, reads, busy));
+        assert_eq!(of_busy(40), [None, None, None, Some(6), Some(14), Some(16), Some(16), Some(16)]);
+        assert_eq!(of_busy(39), [None; 8]);
+    }
+
+    #[test]
+    fn busy_sockets_are_counted_once_in_a_window_and_forgotten_after_a_pause() {
+        let (mut busy, began) = (Busy::default(), Instant::now());
+        let mut sockets = [NEVER; 50];
+        let mut read = |busy: &mut Busy, n: usize| sockets[..n].iter_mut().for_each(|last| busy.note(last));
+        read(&mut busy, 30);
+        read(&mut busy, 30);
+        assert_eq!(busy.sockets(began), 30);
+        read(&mut busy, 40);
+        assert_eq!(busy.sockets(began + WINDOW / 2), 40);
+        // The window ends, and what it had is known until the next one ends.
+        assert_eq!(busy.sockets(began + WINDOW), 40);
+        read(&mut busy, 50);
+        assert_eq!(busy.sockets(began + WINDOW * 3 / 2), 50);
+        assert_eq!(busy.sockets(began + WINDOW * 2), 50);
+        assert_eq!(busy.sockets(began + WINDOW * 3), 0);
+        read(&mut busy, 20);
+        assert_eq!(busy.sockets(began + WINDOW * 5), 0);
     }
 
     /// Runs `check` on a thread with a ring.

@@ -153,7 +153,7 @@ impl Shard {
                     && !turn.is_unfinished
                     && let Some(gather) = &self.gather
                 {
-                    gather.wait(&self.shared.config.limits, turn.reads, || self.state.borrow().core.short_requests());
+                    gather.wait(&self.shared.config.limits, turn.reads, turn.busy);
                 }
                 return;
             }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::gate::Gate;
+use super::gather::Busy;
 use super::link::{Link, Writer};
 use super::sys;
 use crate::core::{ConnKey, Core, Counters, Ended, Meters, Protocol};
@@ -57,6 +58,8 @@ pub(crate) enum Flushed {
 pub(crate) struct Turn {
     /// From how many sockets something was read.
     pub(crate) reads: u32,
+    /// How many sockets were read lately.
+    pub(crate) busy: u32,
     /// Something is to be done before the ring is waited for: a task was started or woken and may not have run yet, or a socket is known to
     /// have more to read.
     pub(crate) is_unfinished: bool,
@@ -85,6 +88,7 @@ pub(crate) struct State {
     next_meters: Option<Instant>,
     now: Option<Instant>,
     turn: Turn,
+    busy: Busy,
 }
 
 impl State {
@@ -106,6 +110,7 @@ impl State {
             next_meters: None,
             now: None,
             turn: Turn::default(),
+            busy: Busy::default(),
         }
     }
 
@@ -157,6 +162,7 @@ impl State {
     pub(crate) fn end_turn(&mut self) -> Turn {
         if let Some(began) = self.now.take() {
             self.core.end_wake_up(|| began.elapsed());
+            self.turn.busy = self.busy.sockets(began);
         }
         self.handshakes = 0;
         std::mem::take(&mut self.turn)
@@ -220,6 +226,7 @@ impl State {
             Err(_) => return self.end(key),
         };
         self.turn.reads += 1;
+        self.busy.note(&mut link.read_in);
         self.turn.is_unfinished |= n == READ;
         if link.closing.is_some() {
             // Nobody listens any more; reading on keeps our last words from being lost to a reset.
