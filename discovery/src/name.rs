@@ -101,6 +101,9 @@ impl fmt::Debug for Name<'_> {
     }
 }
 
+/// Six words: `group/version`, or the resource and the lengths.
+pub(crate) type Half = [u64; 6];
+
 /// `group/version` (six words) and resource (five), each padded with zeros, and their lengths, without which a name could end in zeros.
 #[derive(Clone, Copy)]
 pub(crate) struct Words([u64; 12]);
@@ -135,6 +138,24 @@ impl Words {
         self.0[6..11].fill(0);
         self.0[11] &= !0xff;
         self
+    }
+
+    /// From the two halves.
+    #[inline]
+    pub(crate) fn new([a, b, c, d, e, f]: Half, [g, h, i, j, k, l]: Half) -> Self {
+        Self([a, b, c, d, e, f, g, h, i, j, k, l])
+    }
+
+    /// The half of `group/version`.
+    pub(crate) fn front(&self) -> Half {
+        let [a, b, c, d, e, f, ..] = self.0;
+        [a, b, c, d, e, f]
+    }
+
+    /// The half of the resource and the lengths.
+    pub(crate) fn back(&self) -> Half {
+        let [.., g, h, i, j, k, l] = self.0;
+        [g, h, i, j, k, l]
     }
 
     /// Is it a name that words have no room for?

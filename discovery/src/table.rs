@@ -1,7 +1,8 @@
 //! The lookup table behind a snapshot: group/version/resource -> a 16-bit value.
 //!
 //! Open addressing with linear probing in one array of 4-byte slots, at most a third full; beside it the names, as [words](crate::name)
-//! of a fixed number. A lookup is one hash, one line of slots and two lines of words, and no branch depends on how long a name is.
+//! of a fixed number, those of a group-version once for all its resources. A lookup is one hash, one line of slots, one of the resource and
+//! one of its group-version, of which there are few, and no branch depends on how long a name is.
 //!
 //! What always holds: equal names have one slot; the hash is keyed by a random seed, so that nobody who chooses names (a CRD's author, a
 //! client's path) can choose where they fall; a name is found only if all of it is the same.
@@ -11,7 +12,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
-use crate::name::{NAME_MAX, Words};
+use crate::name::{Half, NAME_MAX, Words};
 use crate::{Gvr, Name};
 
 /// The most names a table holds: a slot has 16 bits for the place of one, and one value says that it is free. A large cluster has a few
@@ -37,9 +38,13 @@ impl Slot {
     const EMPTY: Self = Self { tag: 0, entry: FREE };
 }
 
-/// A name and its value.
+/// A name and its value: one line of the cache.
+#[repr(align(64))]
 struct Entry {
-    words: Words,
+    /// The second half of the name's words.
+    back: Half,
+    /// Position of the first half in `group_versions`.
+    group_version: u16,
     value: u16,
     /// Where `group/version` is to be split; zero when there is no group.
     group_len: u8,
@@ -60,6 +65,10 @@ pub(crate) struct Table {
     /// `slots.len()` is a power of two and `3 * entries.len() <= slots.len()`, so probing always meets a free slot.
     slots: Box<[Slot]>,
     entries: Vec<Entry>,
+    /// The first halves of all names, each once.
+    group_versions: Vec<Half>,
+    /// Where they are; only while the table grows.
+    places: HashMap<Half, u16>,
     /// Names that words have no room for, as `group/version/resource`. Nobody but an attacker or a very proud author has one.
     long: HashMap<Box<[u8]>, u16>,
     seed: Seed,
@@ -68,7 +77,14 @@ pub(crate) struct Table {
 impl Table {
     /// An empty table with a seed of its own.
     pub(crate) fn new() -> Self {
-        Self { slots: vec![Slot::EMPTY; 16].into(), entries: Vec::new(), long: HashMap::new(), seed: Seed::random() }
+        Self {
+            slots: vec![Slot::EMPTY; 16].into(),
+            entries: Vec::new(),
+            group_versions: Vec::new(),
+            places: HashMap::new(),
+            long: HashMap::new(),
+            seed: Seed::random(),
+        }
     }
 
     /// How many names it holds.
@@ -123,10 +139,21 @@ impl Table {
         let Err(free) = self.probe(&words, hash) else {
             return;
         };
+        let group_version = self.place(words.front());
         #[expect(clippy::cast_possible_truncation, reason = "fewer entries than FREE; a group that has words is shorter than 48")]
         let (entry, group_len) = (self.entries.len() as u16, name.group.len() as u8);
         self.slots[free] = Slot { tag: tag(hash), entry };
-        self.entries.push(Entry { words, value, group_len });
+        self.entries.push(Entry { back: words.back(), group_version, value, group_len });
+    }
+
+    /// The place of a group-version, which it gets now if it has none.
+    fn place(&mut self, front: Half) -> u16 {
+        *self.places.entry(front).or_insert_with(|| {
+            self.group_versions.push(front);
+            #[expect(clippy::cast_possible_truncation, reason = "no more than entries, which are fewer than FREE")]
+            let place = (self.group_versions.len() - 1) as u16;
+            place
+        })
     }
 
     /// Replaces every value by what `change` makes of it.
@@ -138,28 +165,34 @@ impl Table {
 
     /// Every name with its value, in no order. Allocates.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Gvr, u16)> {
-        let named = self.entries.iter().map(|entry| (entry.gvr(), entry.value));
+        let named = self.entries.iter().map(|entry| (entry.gvr(&self.words(entry)), entry.value));
         named.chain(self.long.iter().map(|(joined, value)| (split(joined), *value)))
     }
 
     /// Does the other one have the same names, with values that are alike?
     pub(crate) fn is_like(&self, other: &Self, is_alike: impl Fn(u16, u16) -> bool) -> bool {
-        let short =
-            |entry: &Entry| other.probe(&entry.words, other.seed.hash(&entry.words)).is_ok_and(|there| is_alike(entry.value, there));
+        let short = |entry: &Entry| {
+            let words = self.words(entry);
+            other.probe(&words, other.seed.hash(&words)).is_ok_and(|there| is_alike(entry.value, there))
+        };
         let long = |name: &[u8], value| other.long.get(name).is_some_and(|there| is_alike(value, *there));
         self.len() == other.len() && self.entries.iter().all(short) && self.long.iter().all(|(name, value)| long(name, *value))
     }
 
-    /// Gives back the room it grew for nothing.
+    /// Gives back the room it grew for nothing, and what only growing needs: nothing is inserted any more.
     pub(crate) fn shrink(&mut self) {
         self.entries.shrink_to_fit();
+        self.group_versions.shrink_to_fit();
+        self.places = HashMap::new();
     }
 
     /// Bytes on the heap.
     pub(crate) fn heap_bytes(&self) -> usize {
         let names: usize = self.long.keys().map(|name| name.len()).sum();
         let long = names + self.long.capacity() * size_of::<(Box<[u8]>, u16)>();
-        size_of_val(&*self.slots) + self.entries.capacity() * size_of::<Entry>() + long
+        let places = self.places.capacity() * size_of::<(Half, u16)>();
+        let group_versions = self.group_versions.capacity() * size_of::<Half>();
+        size_of_val(&*self.slots) + self.entries.capacity() * size_of::<Entry>() + group_versions + places + long
     }
 
     #[cold]
@@ -189,18 +222,24 @@ impl Table {
             let Some(entry) = self.entries.get(usize::from(slot.entry)) else {
                 return Err(at);
             };
-            if slot.tag == tag && entry.words == *words {
+            if slot.tag == tag && self.words(entry) == *words {
                 return Ok(entry.value);
             }
             at = (at + 1) & mask;
         }
     }
 
+    #[inline]
+    fn words(&self, entry: &Entry) -> Words {
+        // There is one for every entry.
+        Words::new(self.group_versions.get(usize::from(entry.group_version)).copied().unwrap_or_default(), entry.back)
+    }
+
     fn grow(&mut self) {
         self.slots = vec![Slot::EMPTY; 2 * self.slots.len()].into();
         let mask = self.slots.len() - 1;
         for (nth, entry) in (0..FREE).zip(&self.entries) {
-            let hash = self.seed.hash(&entry.words);
+            let hash = self.seed.hash(&self.words(entry));
             let mut at = low_bits(hash, mask);
             while self.slots[at].entry != FREE {
                 at = (at + 1) & mask;
@@ -211,8 +250,8 @@ impl Table {
 }
 
 impl Entry {
-    fn gvr(&self) -> Gvr {
-        let [group_version, resource] = self.words.parts();
+    fn gvr(&self, words: &Words) -> Gvr {
+        let [group_version, resource] = words.parts();
         let (group, version) = group_version.split_at(self.group_len.into());
         gvr([group, version.strip_prefix(b"/").unwrap_or(version), &resource])
     }

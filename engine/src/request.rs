@@ -153,7 +153,9 @@ fn parts(mut path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/')
 }
 
-/// Step 8: only a `get` without a name can be a watch; a named object is read once, whatever the query says.
+/// Step 8: only a `get` without a name can be a watch; a named object is read once, whatever the query says. Always inlined, as
+/// [`quick::read`] is.
+#[inline(always)]
 fn is_watch(method: &[u8], query: &[u8]) -> bool {
     !query.is_empty() && matches!(method, b"GET" | b"HEAD") && quick::asks_to_watch(query).unwrap_or_else(|| asks_to_watch(query))
 }
