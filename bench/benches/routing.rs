@@ -1,7 +1,7 @@
 //! Path to verdict: `Target::parse` and `route::decide`, and how long a table takes to be built.
 //!
 //! `decide 200x3` and `decide 10,000x100` (GVRs × servers) walk 4,096 shuffled paths, hits and misses, so that neither the table nor the
-//! branch predictor knows the next one; a figure is the time of one path. Beside it `hashbrown` (with its own hash, which is no secret), with
+//! branch predictor knows the next one; the paths lie one behind the other. A figure is the time of one path. Beside it `hashbrown` (with its own hash, which is no secret), with
 //! the same parse and the same guards.
 #![allow(clippy::unwrap_used, reason = "a bench may panic")]
 
@@ -70,6 +70,7 @@ fn many_paths(criterion: &mut Criterion, snapshot: &Snapshot) {
 
 fn decide(criterion: &mut Criterion, name: &str, cluster: &Cluster) {
     let (snapshot, baseline, paths) = (cluster.snapshot().unwrap(), Baseline::new(cluster), cluster.paths());
+    let paths = paths.get();
     assert_eq!(snapshot.gvrs(), cluster.serves().len() + CUSTOM.len());
     let mut scratch = Scratch::default();
     let mut misses = 0;
@@ -92,7 +93,7 @@ fn decide(criterion: &mut Criterion, name: &str, cluster: &Cluster) {
 }
 
 /// How long `count` paths take, again from the start when they are at their end.
-fn walk(paths: &[String], count: u64, mut each: impl FnMut(&[u8]) -> Verdict) -> Duration {
+fn walk(paths: &[&str], count: u64, mut each: impl FnMut(&[u8]) -> Verdict) -> Duration {
     let count = usize::try_from(count).unwrap();
     let (rounds, rest) = (count / paths.len(), &paths[..count % paths.len()]);
     let began = Instant::now();
@@ -105,7 +106,7 @@ fn walk(paths: &[String], count: u64, mut each: impl FnMut(&[u8]) -> Verdict) ->
 
 /// A function of its own, so that what is measured is inlined once and here, as in the engine, which asks in one place.
 #[inline(never)]
-fn ask(paths: &[String], each: &mut impl FnMut(&[u8]) -> Verdict) {
+fn ask(paths: &[&str], each: &mut impl FnMut(&[u8]) -> Verdict) {
     for path in paths {
         // By reference: a copy that only the bench makes waits for what was written a moment ago in other pieces.
         black_box(&each(black_box(path.as_bytes())));
