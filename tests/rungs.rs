@@ -1,11 +1,12 @@
 //! Kernels older than 6.1 refuse the best ring: the whole engine on each of the rings below it.
 #![expect(clippy::unwrap_used, reason = "the functions beside the tests are tests too")]
 
+use engine::Limits;
 use http::{HeaderMap, Method};
 
 mod support;
 
-use support::{IoDriver, World, apis, headers, noise};
+use support::{IoDriver, Plan, World, apis, headers, noise};
 
 const COLLECTION: &str = "/apis/batch/v1/namespaces/default/jobs";
 const OBJECT: &[u8] = br#"{"metadata":{"name":"demo","namespace":"default"}}"#;
@@ -27,8 +28,19 @@ async fn defer_taskrun() {
     carries_requests_watches_and_large_bodies(IoDriver::IoUring, "io_uring (SINGLE_ISSUER | DEFER_TASKRUN), events gathered").await;
 }
 
+/// And with a wait for more events after every wake-up: it puts nothing off for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn defer_taskrun_always_gathering() {
+    let always = |limits: &mut Limits| (limits.gather_from, limits.gather_busy) = (1, 1);
+    carries(World::on(IoDriver::IoUring).limits(always), "io_uring (SINGLE_ISSUER | DEFER_TASKRUN), events gathered").await;
+}
+
 async fn carries_requests_watches_and_large_bodies(driver: IoDriver, rung: &str) {
-    let mut world = World::on(driver).shards(2).local("cp-a", apis::everywhere()).peer("cp-b", apis::batch()).start();
+    carries(World::on(driver), rung).await;
+}
+
+async fn carries(plan: Plan, rung: &str) {
+    let mut world = plan.shards(2).local("cp-a", apis::everywhere()).peer("cp-b", apis::batch()).start();
     assert!(world.engine().drivers().iter().all(|line| line.contains(rung)), "{:?}", world.engine().drivers());
     let clients = [world.client().await, world.client().await, world.client().await];
     let mut watches = Vec::new();

@@ -1,8 +1,8 @@
 //! Path to verdict: `Target::parse` and `route::decide`, and how long a table takes to be built.
 //!
 //! `decide 200x3` and `decide 10,000x100` (GVRs × servers) walk 4,096 shuffled paths, hits and misses, so that neither the table nor the
-//! branch predictor knows the next one; the paths lie one behind the other. A figure is the time of one path. Beside it `hashbrown` (with its own hash, which is no secret), with
-//! the same parse and the same guards.
+//! branch predictor knows the next one; the paths lie one behind the other. A figure is the time of one path. Beside it `hashbrown` (with its
+//! own hash, which is no secret), with the same parse and the same guards.
 #![allow(clippy::unwrap_used, reason = "a bench may panic")]
 
 use std::hash::{Hash, Hasher};
@@ -70,7 +70,7 @@ fn many_paths(criterion: &mut Criterion, snapshot: &Snapshot) {
 
 fn decide(criterion: &mut Criterion, name: &str, cluster: &Cluster) {
     let (snapshot, baseline, paths) = (cluster.snapshot().unwrap(), Baseline::new(cluster), cluster.paths());
-    let paths = paths.get();
+    let paths: Vec<&str> = paths.lines().collect();
     assert_eq!(snapshot.gvrs(), cluster.serves().len() + CUSTOM.len());
     let mut scratch = Scratch::default();
     let mut misses = 0;

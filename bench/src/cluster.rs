@@ -175,8 +175,9 @@ impl Cluster {
     }
 
     /// [`PATHS`] of them in no order: three quarters are of GVRs that are known, the others are of custom resources, or have a group, a
-    /// version or a resource that is not.
-    pub fn paths(&self) -> Paths {
+    /// version or a resource that is not. One text of lines, so that they lie one behind the other, in the order in which they are walked: a path
+    /// that the engine asks about was decoded a moment ago and is at hand, and one that is fetched from anywhere on the heap measures the heap.
+    pub fn paths(&self) -> String {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let mut below = |count: usize| {
             state ^= state << 13;
@@ -208,31 +209,7 @@ impl Cluster {
         for at in (1..paths.len()).rev() {
             paths.swap(at, below(at + 1));
         }
-        Paths::new(&paths)
-    }
-}
-
-/// Paths that lie one behind the other, in the order in which they are walked: a path that the engine asks about was decoded a moment ago and is
-/// at hand, and one that is fetched from anywhere on the heap would measure the heap.
-pub struct Paths {
-    text: String,
-    /// Where each ends.
-    ends: Vec<usize>,
-}
-
-impl Paths {
-    fn new(paths: &[String]) -> Self {
-        let ends = paths.iter().scan(0, |end, path| {
-            *end += path.len();
-            Some(*end)
-        });
-        Self { text: paths.concat(), ends: ends.collect() }
-    }
-
-    /// All of them.
-    pub fn get(&self) -> Vec<&str> {
-        let mut start = 0;
-        self.ends.iter().map(|end| &self.text[std::mem::replace(&mut start, *end)..*end]).collect()
+        paths.join("\n")
     }
 }
 

@@ -8,7 +8,7 @@ use discovery::{BuildError, Gvr, Server, ServerId, ServerSet, Snapshot, Snapshot
 
 mod cluster;
 
-pub use cluster::{CUSTOM, Cluster, PATHS, Paths};
+pub use cluster::{CUSTOM, Cluster, PATHS};
 
 /// GVRs of [`large_snapshot`].
 pub const GVRS: usize = 10_000;

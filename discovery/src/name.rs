@@ -101,8 +101,13 @@ impl fmt::Debug for Name<'_> {
     }
 }
 
-/// Six words: `group/version`, or the resource and the lengths.
-pub(crate) type Half = [u64; 6];
+/// The words of `group/version`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(crate) struct Front([u64; 6]);
+
+/// The words of the resource and the lengths.
+#[derive(Clone, Copy)]
+pub(crate) struct Back([u64; 6]);
 
 /// `group/version` (six words) and resource (five), each padded with zeros, and their lengths, without which a name could end in zeros.
 #[derive(Clone, Copy)]
@@ -142,20 +147,20 @@ impl Words {
 
     /// From the two halves.
     #[inline]
-    pub(crate) fn new([a, b, c, d, e, f]: Half, [g, h, i, j, k, l]: Half) -> Self {
+    pub(crate) fn new(Front([a, b, c, d, e, f]): Front, Back([g, h, i, j, k, l]): Back) -> Self {
         Self([a, b, c, d, e, f, g, h, i, j, k, l])
     }
 
     /// The half of `group/version`.
-    pub(crate) fn front(&self) -> Half {
+    pub(crate) fn front(&self) -> Front {
         let [a, b, c, d, e, f, ..] = self.0;
-        [a, b, c, d, e, f]
+        Front([a, b, c, d, e, f])
     }
 
     /// The half of the resource and the lengths.
-    pub(crate) fn back(&self) -> Half {
+    pub(crate) fn back(&self) -> Back {
         let [.., g, h, i, j, k, l] = self.0;
-        [g, h, i, j, k, l]
+        Back([g, h, i, j, k, l])
     }
 
     /// Is it a name that words have no room for?

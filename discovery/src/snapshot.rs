@@ -356,7 +356,7 @@ impl SnapshotBuilder {
             })
         });
         let gone = positions.get(&(ServerSet::empty(), true)).copied();
-        table.shrink();
+        table.freeze();
         let all = ServerSet::below(self.servers.len());
         Ok(Snapshot {
             generation: self.generation,

@@ -1,8 +1,8 @@
 //! The lookup table behind a snapshot: group/version/resource -> a 16-bit value.
 //!
 //! Open addressing with linear probing in one array of 4-byte slots, at most a third full; beside it the names, as [words](crate::name)
-//! of a fixed number, those of a group-version once for all its resources. A lookup is one hash, one line of slots, one of the resource and
-//! one of its group-version, of which there are few, and no branch depends on how long a name is.
+//! of a fixed number, those of a group-version once for all its resources. A lookup is one hash, one line of slots, one of the resource, and one
+//! or two of its group-version, of which there are few; no branch depends on how long a name is.
 //!
 //! What always holds: equal names have one slot; the hash is keyed by a random seed, so that nobody who chooses names (a CRD's author, a
 //! client's path) can choose where they fall; a name is found only if all of it is the same.
@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
-use crate::name::{Half, NAME_MAX, Words};
+use crate::name::{Back, Front, NAME_MAX, Words};
 use crate::{Gvr, Name};
 
 /// The most names a table holds: a slot has 16 bits for the place of one, and one value says that it is free. A large cluster has a few
@@ -42,13 +42,15 @@ impl Slot {
 #[repr(align(64))]
 struct Entry {
     /// The second half of the name's words.
-    back: Half,
+    back: Back,
     /// Position of the first half in `group_versions`.
     group_version: u16,
     value: u16,
     /// Where `group/version` is to be split; zero when there is no group.
     group_len: u8,
 }
+
+const _: () = assert!(size_of::<Entry>() == 64, "one line of the cache");
 
 /// What a table has of a name.
 pub(crate) enum Found {
@@ -60,15 +62,15 @@ pub(crate) enum Found {
     Nothing,
 }
 
-/// The table. Grows by [`insert`](Table::insert); frozen by never calling it again.
+/// The table. Grows by [`insert`](Table::insert) until it is [frozen](Table::freeze).
 pub(crate) struct Table {
     /// `slots.len()` is a power of two and `3 * entries.len() <= slots.len()`, so probing always meets a free slot.
     slots: Box<[Slot]>,
     entries: Vec<Entry>,
     /// The first halves of all names, each once.
-    group_versions: Vec<Half>,
+    group_versions: Vec<Front>,
     /// Where they are; only while the table grows.
-    places: HashMap<Half, u16>,
+    places: HashMap<Front, u16>,
     /// Names that words have no room for, as `group/version/resource`. Nobody but an attacker or a very proud author has one.
     long: HashMap<Box<[u8]>, u16>,
     seed: Seed,
@@ -147,7 +149,8 @@ impl Table {
     }
 
     /// The place of a group-version, which it gets now if it has none.
-    fn place(&mut self, front: Half) -> u16 {
+    fn place(&mut self, front: Front) -> u16 {
+        debug_assert_eq!(self.places.len(), self.group_versions.len(), "the table is frozen");
         *self.places.entry(front).or_insert_with(|| {
             self.group_versions.push(front);
             #[expect(clippy::cast_possible_truncation, reason = "no more than entries, which are fewer than FREE")]
@@ -165,7 +168,7 @@ impl Table {
 
     /// Every name with its value, in no order. Allocates.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Gvr, u16)> {
-        let named = self.entries.iter().map(|entry| (entry.gvr(&self.words(entry)), entry.value));
+        let named = self.entries.iter().map(|entry| (self.gvr(entry), entry.value));
         named.chain(self.long.iter().map(|(joined, value)| (split(joined), *value)))
     }
 
@@ -180,19 +183,18 @@ impl Table {
     }
 
     /// Gives back the room it grew for nothing, and what only growing needs: nothing is inserted any more.
-    pub(crate) fn shrink(&mut self) {
+    pub(crate) fn freeze(&mut self) {
         self.entries.shrink_to_fit();
         self.group_versions.shrink_to_fit();
         self.places = HashMap::new();
     }
 
-    /// Bytes on the heap.
+    /// Bytes on the heap, once it is frozen.
     pub(crate) fn heap_bytes(&self) -> usize {
         let names: usize = self.long.keys().map(|name| name.len()).sum();
         let long = names + self.long.capacity() * size_of::<(Box<[u8]>, u16)>();
-        let places = self.places.capacity() * size_of::<(Half, u16)>();
-        let group_versions = self.group_versions.capacity() * size_of::<Half>();
-        size_of_val(&*self.slots) + self.entries.capacity() * size_of::<Entry>() + group_versions + places + long
+        let group_versions = self.group_versions.capacity() * size_of::<Front>();
+        size_of_val(&*self.slots) + self.entries.capacity() * size_of::<Entry>() + group_versions + long
     }
 
     #[cold]
@@ -229,6 +231,12 @@ impl Table {
         }
     }
 
+    fn gvr(&self, entry: &Entry) -> Gvr {
+        let [group_version, resource] = self.words(entry).parts();
+        let (group, version) = group_version.split_at(entry.group_len.into());
+        gvr([group, version.strip_prefix(b"/").unwrap_or(version), &resource])
+    }
+
     #[inline]
     fn words(&self, entry: &Entry) -> Words {
         // There is one for every entry.
@@ -246,14 +254,6 @@ impl Table {
             }
             self.slots[at] = Slot { tag: tag(hash), entry: nth };
         }
-    }
-}
-
-impl Entry {
-    fn gvr(&self, words: &Words) -> Gvr {
-        let [group_version, resource] = words.parts();
-        let (group, version) = group_version.split_at(self.group_len.into());
-        gvr([group, version.strip_prefix(b"/").unwrap_or(version), &resource])
     }
 }
 
@@ -418,6 +418,40 @@ mod tests {
         }
         let listed: Vec<Gvr> = table.iter().map(|(gvr, _)| gvr).collect();
         assert_eq!(listed, names.map(|(group, version, resource)| Gvr::new(group, version, resource)));
+    }
+
+    #[test]
+    fn names_that_differ_in_zeros_are_others() {
+        let mut table = Table::new();
+        let names = [("g", "v1", "r"), ("g", "v1\0", "r"), ("g", "v1", "r\0"), ("g", "v1\0", "r\0"), ("g", "v1", "other")];
+        for (value, (group, version, resource)) in (0..).zip(names) {
+            table.insert(&name(group, version, resource), value);
+        }
+        table.freeze();
+        for (value, (group, version, resource)) in (0..).zip(names) {
+            let name = name(group, version, resource);
+            assert_eq!(table.find(&name), Some(value));
+            assert!(matches!(table.find_part(&name), Found::Whole(found) if found == value));
+        }
+        assert_eq!(table.find(&name("g", "v1\0\0", "r")), None);
+        let listed: Vec<_> = table.iter().collect();
+        let all: Vec<_> = names.iter().map(|(group, version, resource)| Gvr::new(group, version, resource)).zip(0..).collect();
+        assert_eq!(listed, all);
+        assert!(table.is_like(&table, |one, other| one == other));
+    }
+
+    #[test]
+    fn a_table_of_nothing_but_group_versions_finds_them_all() {
+        let mut table = Table::new();
+        let groups: Vec<String> = (0..ENTRIES_MAX).map(|i| format!("g{i}")).collect();
+        for (value, group) in (0..=u16::MAX).zip(&groups) {
+            table.insert(&name(group, "v1", ""), value);
+        }
+        table.freeze();
+        for (value, group) in (0..=u16::MAX).zip(&groups) {
+            assert_eq!(table.find(&name(group, "v1", "")), Some(value));
+        }
+        assert!(table.heap_bytes() <= 8 << 20, "{} bytes", table.heap_bytes());
     }
 
     #[test]

@@ -221,8 +221,7 @@ fn without_crds_nothing_goes_to_a_peer_and_the_status_says_why() {
     seen.until_served("/v1/pods", "a");
     // Somebody has them, so their absence here is no 404.
     seen.until_served("batch/v1/jobs", "Gone");
-    let state = seen.live.status().source(Source::CustomResources);
-    assert!(matches!(&state, SourceState::Denied(_)), "{state:?}");
+    seen.until_status("denied", |status| matches!(status.source(Source::CustomResources), SourceState::Denied(_)));
     a.allow("customresourcedefinitions");
     seen.until_served("batch/v1/jobs", "b");
     // Denied again, what was listed before counts.
@@ -257,7 +256,8 @@ fn storage_versions_may_be_absent_and_come_later() {
     a.hide("storageversions");
     let mut seen = Seen::start(&cluster, &[&a, &b]);
     seen.until_served("batch/v1/jobs", "b");
-    assert_eq!(seen.live.status().source(Source::StorageVersions), SourceState::Absent);
+    // Nobody waits for them.
+    seen.until_status("absent", |status| status.source(Source::StorageVersions) == SourceState::Absent);
     a.show("storageversions");
     seen.until_status("found", |status| status.source(Source::StorageVersions) == SourceState::Synced);
 }

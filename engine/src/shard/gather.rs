@@ -11,19 +11,13 @@
 //! monoio waits for one event only and does not show its ring; so the ring is looked for among the files of the process, once.
 
 use std::os::fd::RawFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::sys;
 use crate::config::Limits;
 
 /// From this version on an event of a socket does not wake a thread that waits for more of them.
 const LAZY_WAKE: (u32, u32) = (6, 7);
-
-/// A socket that was read within this time is busy: twice what an exchange takes with 64 clients at a busy server.
-const WINDOW: Duration = Duration::from_millis(5);
-
-/// What [`Busy::note`] takes for a socket that was never read.
-pub(crate) const NEVER: u32 = u32::MAX;
 
 /// The ring of a thread that has one with DEFER_TASKRUN.
 pub(crate) struct Gather {
@@ -47,33 +41,38 @@ impl Gather {
     }
 }
 
-/// Counts the sockets that were read lately, each once.
+/// Counts the sockets that were read lately, each once: in periods of `Limits::gather_period` or a little more. What one had counts until the
+/// next one ends.
 #[derive(Default)]
-pub(crate) struct Busy {
-    /// The number of this window, and when it began.
-    window: u32,
+pub(crate) struct Lately {
+    /// The number of this period, and when it began.
+    period: u32,
     began: Option<Instant>,
-    /// Sockets read in this window, and in the one before it.
+    /// Sockets read in this period, and in the one before it.
     sockets: u32,
     before: u32,
 }
 
-impl Busy {
-    /// A socket was read that was last read in the window `last`.
-    pub(crate) fn note(&mut self, last: &mut u32) {
-        if std::mem::replace(last, self.window) != self.window {
+/// The number of the period in which a socket was last read.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct LastRead(Option<u32>);
+
+impl Lately {
+    /// A socket was read.
+    pub(crate) fn note(&mut self, last: &mut LastRead, now: Instant, limits: &Limits) {
+        let age = now.saturating_duration_since(*self.began.get_or_insert(now));
+        if age >= limits.gather_period {
+            // After a pause nobody is busy.
+            self.before = if age < 2 * limits.gather_period { self.sockets } else { 0 };
+            (self.sockets, self.began, self.period) = (0, Some(now), self.period.wrapping_add(1));
+        }
+        if last.0.replace(self.period) != Some(self.period) {
             self.sockets += 1;
         }
     }
 
-    /// How many there were, at the end of a wake-up.
-    pub(crate) fn sockets(&mut self, now: Instant) -> u32 {
-        let age = now.saturating_duration_since(*self.began.get_or_insert(now));
-        if age >= WINDOW {
-            // After a pause nobody is busy.
-            self.before = if age < 2 * WINDOW { self.sockets } else { 0 };
-            (self.sockets, self.began, self.window) = (0, Some(now), self.window.wrapping_add(1));
-        }
+    /// How many there were.
+    pub(crate) fn sockets(&self) -> u32 {
         self.before.max(self.sockets)
     }
 }
@@ -109,7 +108,7 @@ mod tests {
     use std::os::unix::net::UnixStream as StdUnixStream;
     use std::pin::{Pin, pin};
     use std::task::Poll;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use monoio::net::UnixStream;
 
@@ -125,23 +124,20 @@ mod tests {
     }
 
     #[test]
-    fn busy_sockets_are_counted_once_in_a_window_and_forgotten_after_a_pause() {
-        let (mut busy, began) = (Busy::default(), Instant::now());
-        let mut sockets = [NEVER; 50];
-        let mut read = |busy: &mut Busy, n: usize| sockets[..n].iter_mut().for_each(|last| busy.note(last));
-        read(&mut busy, 30);
-        read(&mut busy, 30);
-        assert_eq!(busy.sockets(began), 30);
-        read(&mut busy, 40);
-        assert_eq!(busy.sockets(began + WINDOW / 2), 40);
-        // The window ends, and what it had is known until the next one ends.
-        assert_eq!(busy.sockets(began + WINDOW), 40);
-        read(&mut busy, 50);
-        assert_eq!(busy.sockets(began + WINDOW * 3 / 2), 50);
-        assert_eq!(busy.sockets(began + WINDOW * 2), 50);
-        assert_eq!(busy.sockets(began + WINDOW * 3), 0);
-        read(&mut busy, 20);
-        assert_eq!(busy.sockets(began + WINDOW * 5), 0);
+    fn sockets_are_counted_once_in_a_period_and_forgotten_after_a_pause() {
+        let (limits, began) = (Limits::default(), Instant::now());
+        let (mut lately, mut sockets) = (Lately::default(), [LastRead::default(); 50]);
+        let mut read = |n: usize, halves_of_a_period: u32| {
+            let now = began + limits.gather_period / 2 * halves_of_a_period;
+            sockets[..n].iter_mut().for_each(|last| lately.note(last, now, &limits));
+            lately.sockets()
+        };
+        assert_eq!((read(30, 0), read(30, 0), read(40, 1)), (30, 30, 40));
+        // The period ends, and what it had counts until the next one ends.
+        assert_eq!((read(1, 2), read(20, 3)), (40, 40));
+        assert_eq!((read(1, 4), read(50, 5)), (20, 50));
+        // A pause, and everybody again at once.
+        assert_eq!((read(3, 9), read(50, 20)), (3, 50));
     }
 
     /// Runs `check` on a thread with a ring.

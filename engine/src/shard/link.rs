@@ -8,7 +8,7 @@ use std::time::Instant;
 use monoio::net::TcpStream;
 
 use super::gate::Ticket;
-use super::gather::NEVER;
+use super::gather::LastRead;
 use crate::core::{ConnKey, Source};
 use crate::tls::Session;
 
@@ -19,8 +19,7 @@ pub(crate) struct Link {
     pub(crate) fd: RawFd,
     pub(crate) session: Session,
     pub(crate) is_client: bool,
-    /// The window of time in which it was last read ([`Busy`](super::gather::Busy)).
-    pub(crate) read_in: u32,
+    pub(crate) last_read: LastRead,
     /// Where a client comes from, when the kernel could tell.
     pub(crate) source: Option<Source>,
     /// A client's place at the gate, until its handshake is over.
@@ -58,7 +57,7 @@ impl Link {
             fd,
             session,
             is_client,
-            read_in: NEVER,
+            last_read: LastRead::default(),
             source: None,
             handshake: None,
             tail: Vec::new(),

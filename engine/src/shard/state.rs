@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::gate::Gate;
-use super::gather::Busy;
+use super::gather::Lately;
 use super::link::{Link, Writer};
 use super::sys;
 use crate::core::{ConnKey, Core, Counters, Ended, Meters, Protocol};
@@ -88,7 +88,7 @@ pub(crate) struct State {
     next_meters: Option<Instant>,
     now: Option<Instant>,
     turn: Turn,
-    busy: Busy,
+    lately: Lately,
 }
 
 impl State {
@@ -110,7 +110,7 @@ impl State {
             next_meters: None,
             now: None,
             turn: Turn::default(),
-            busy: Busy::default(),
+            lately: Lately::default(),
         }
     }
 
@@ -162,10 +162,9 @@ impl State {
     pub(crate) fn end_turn(&mut self) -> Turn {
         if let Some(began) = self.now.take() {
             self.core.end_wake_up(|| began.elapsed());
-            self.turn.busy = self.busy.sockets(began);
         }
         self.handshakes = 0;
-        std::mem::take(&mut self.turn)
+        Turn { busy: self.lately.sockets(), ..std::mem::take(&mut self.turn) }
     }
 
     /// A task was started or woken, and runs before the ring is waited for.
@@ -226,7 +225,6 @@ impl State {
             Err(_) => return self.end(key),
         };
         self.turn.reads += 1;
-        self.busy.note(&mut link.read_in);
         self.turn.is_unfinished |= n == READ;
         if link.closing.is_some() {
             // Nobody listens any more; reading on keeps our last words from being lost to a reset.
@@ -236,6 +234,10 @@ impl State {
         let core = &mut self.core;
         // What comes in the same read as the end of the handshake waits until the protocol is known.
         let (established, mut early) = (link.session.is_established(), Vec::new());
+        if established {
+            // Whoever only drips a handshake makes nobody wait.
+            self.lately.note(&mut link.last_read, now, core.limits());
+        }
         let received = link.session.receive(&mut self.read[..have + n], &mut self.wire, |plain| {
             if established { core.handle_bytes(key, plain, now) } else { early.extend_from_slice(plain) }
         });
