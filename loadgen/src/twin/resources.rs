@@ -110,24 +110,43 @@ fn find(exchange: &Exchange, id: ResourceId, entry: &Entry, target: &Target) -> 
 
 fn create(exchange: &Exchange, id: ResourceId, entry: &Entry, target: &Target, object: Map<String, Value>) -> Answer {
     let field = |name| metadata(&object, name);
-    let name = match (field("name"), field("generateName")) {
+    let (name, is_generated) = match (field("name"), field("generateName")) {
         ("", "") => {
             let message = "Required value: name or generateName is required";
             let cause = Cause { reason: "FieldValueRequired", message, field: "metadata.name" };
             // There the kind is the kind.
             return status::invalid(Details { kind: &entry.resource.kind, ..details(entry, "") }, cause);
         }
-        // Five characters, as kube-apiserver appends.
-        ("", prefix) => format!("{prefix}{}", &clock::uuid()[..5]),
-        (name, _) => name.to_owned(),
+        ("", prefix) => (prefix.to_owned(), true),
+        (name, _) => (name.to_owned(), false),
     };
     let namespace = field("namespace");
     if !namespace.is_empty() && namespace != target.namespace {
         return status::bad_request("the namespace of the provided object does not match the namespace sent on the request");
     }
-    match exchange.served.store.create(Key::new(id, &target.namespace, &name), object) {
+    let create = |name: &str, object| exchange.served.store.create(Key::new(id, &target.namespace, name), object);
+    let (name, created) = if is_generated {
+        create_generated(&name, |name| create(name, object.clone()))
+    } else {
+        let created = create(&name, object);
+        (name, created)
+    };
+    match created {
         Ok(object) => one(StatusCode::CREATED, entry, &object),
         Err(refusal) => refused(&refusal, details(entry, &name)),
+    }
+}
+
+/// Five characters behind the prefix, as kube-apiserver appends them; others when somebody has these, eight times in all.
+fn create_generated<T>(prefix: &str, create: impl Fn(&str) -> Result<T, Refusal>) -> (String, Result<T, Refusal>) {
+    let mut left = 8;
+    loop {
+        left -= 1;
+        let name = format!("{prefix}{}", &clock::uuid()[..5]);
+        let created = create(&name);
+        if left == 0 || !matches!(created, Err(Refusal::Exists)) {
+            return (name, created);
+        }
     }
 }
 
@@ -267,4 +286,29 @@ fn parse_object(body: &Bytes, entry: &Entry) -> Result<Map<String, Value>, Answe
         }
     }
     Ok(object)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn a_generated_name_that_somebody_has_is_made_anew() {
+        let tried = RefCell::new(BTreeSet::new());
+        let taken = |free_from: usize| {
+            tried.borrow_mut().clear();
+            create_generated("demo-", |name| {
+                tried.borrow_mut().insert(name.to_owned());
+                if tried.borrow().len() < free_from { Err(Refusal::Exists) } else { Ok(()) }
+            })
+        };
+        let (name, created) = taken(3);
+        assert_eq!((created, tried.borrow().len(), name.len()), (Ok(()), 3, "demo-".len() + 5));
+        assert_eq!(taken(usize::MAX).1, Err(Refusal::Exists));
+        assert!(tried.borrow().len() <= 8);
+        assert_eq!(create_generated::<()>("demo-", |_| Err(Refusal::Full)).1, Err(Refusal::Full));
+    }
 }
