@@ -3,6 +3,7 @@
 //! As text, `I1116 05:14:02.123456    1234 serve.rs:10] message`: severity, month and day, time (UTC), process, place in the source. As JSON,
 //! `{"ts":1763270042123.456,"caller":"src/serve.rs:10","msg":"message","v":0}`: time in milliseconds; errors have no `v`.
 
+use std::backtrace::BacktraceStatus;
 use std::fmt;
 use std::io::Write;
 use std::panic::Location;
@@ -46,6 +47,28 @@ pub(crate) fn warning(message: impl fmt::Display) {
 #[track_caller]
 pub(crate) fn error(message: impl fmt::Display) {
     write(Severity::Error, Location::caller(), &message);
+}
+
+/// Says why the program ends: a line for people, unless something else reads the lines.
+#[track_caller]
+pub(crate) fn end(failure: impl fmt::Display) {
+    if IS_JSON.load(Ordering::Relaxed) {
+        write(Severity::Error, Location::caller(), &failure);
+    } else {
+        eprintln!("{failure}");
+    }
+}
+
+/// From now on a panic is a line like the others; with RUST_BACKTRACE set, a long one.
+pub(crate) fn take_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let backtrace = std::backtrace::Backtrace::capture();
+        let trace = if backtrace.status() == BacktraceStatus::Captured { format!("\n{backtrace}") } else { String::new() };
+        let thread = std::thread::current();
+        let message = panic.payload_as_str().unwrap_or("no message");
+        let line = format!("thread {} panicked: {message}{trace}", thread.name().unwrap_or("without a name"));
+        write(Severity::Error, panic.location().unwrap_or(Location::caller()), &line);
+    }));
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

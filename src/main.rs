@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("{failure}");
+            log::end(&failure);
             failure.exit_code()
         }
     }

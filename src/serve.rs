@@ -29,6 +29,7 @@ const COUNTERS_EVERY: u32 = 40;
 /// Runs until a signal, or until a shard fails.
 pub(crate) fn run(flags: &ServeFlags) -> Result<ExitCode, Failure> {
     log::set_format(flags.logging_format);
+    log::take_panics();
     let (sender, signal) = mpsc::channel();
     // Fails only when the program is about to end anyway.
     signals::listen(move |first| {

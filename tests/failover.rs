@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -12,6 +12,7 @@ use h2::Reason;
 use http::{HeaderMap, Method, StatusCode};
 use loadgen::client::Response;
 use loadgen::{Client, Error, Pki};
+use socket2::{Domain, Socket, Type};
 use support::tools::Nghttpd;
 use support::{IoDriver, Refusing, World, apis, eventually, headers, noise};
 use tokio::task::JoinSet;
@@ -23,6 +24,7 @@ on_both_drivers!(
     a_request_is_never_a_404_because_its_server_is_gone,
     a_server_killed_in_a_body_is_a_reset,
     a_server_that_never_speaks_is_503_in_time,
+    a_server_that_cannot_be_connected_to_is_503_in_time,
     a_server_with_another_authority_gets_no_request,
     goaways_cost_no_request,
     a_hung_server_is_given_up_in_time,
@@ -150,6 +152,30 @@ async fn a_server_that_never_speaks_is_503_in_time(driver: IoDriver) {
     let answer = client.get(PODS).await.unwrap();
     assert!(started.elapsed() < Duration::from_millis(3_500), "{:?}", started.elapsed());
     assert_unavailable(&answer, Some("1"));
+}
+
+/// Its queue is full, so the kernel drops every SYN: nothing comes back, no refusal either.
+async fn a_server_that_cannot_be_connected_to_is_503_in_time(driver: IoDriver) {
+    let full = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    full.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+    full.listen(0).unwrap();
+    let address = full.local_addr().unwrap();
+    let waiting = [(); 4].map(|()| {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        assert!(socket.connect(&address).is_err(), "it is under way at best");
+        socket
+    });
+    let plan = World::on(driver).local_at("cp-a", apis::everywhere(), address.as_socket().unwrap());
+    let world = plan.peer("cp-b", apis::everywhere()).start();
+    let client = world.client().await;
+    let (begun, limit) = (Instant::now(), Duration::from_millis(2_500));
+    // What a peer can answer is answered there, what only local can is 503.
+    let (own, shared) = tokio::join!(client.get("/readyz"), client.get(PODS));
+    assert!(begun.elapsed() < limit, "{:?}", begun.elapsed());
+    assert_unavailable(&own.unwrap(), Some("1"));
+    assert_eq!(shared.unwrap().header("x-twin-id"), Some("cp-b"));
+    drop((full, waiting));
 }
 
 async fn a_server_with_another_authority_gets_no_request(driver: IoDriver) {

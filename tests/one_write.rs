@@ -63,7 +63,7 @@ async fn answers_for_eight_clients(driver: IoDriver) {
     assert_eq!(writes(&world).await - asked, 8, "one for each client");
 }
 
-/// 60,000 bytes are four records and more than one frame, and still one write where the socket takes them.
+/// 60,000 bytes are four records and more than one frame: one write where they came in one read, never more than one for a read.
 async fn a_body_in_many_records(driver: IoDriver) {
     let (world, server) = world(driver).await;
     let mut client = Frames::connect(&world).await;

@@ -105,7 +105,9 @@ impl Engine {
         let ticker = std::thread::Builder::new().name("ticker".into()).spawn(move || send_ticks(&ticked));
         if let Err(error) = ticker {
             engine.drain();
-            return Err(StartError(format!("cannot start a thread: {error}")));
+            return Err(StartError(format!(
+                "cannot start a thread: {error}; raise the limit of processes (ulimit -u), or choose fewer --shards"
+            )));
         }
         Ok(engine)
     }
@@ -222,7 +224,12 @@ impl Engine {
         match ready.recv() {
             Ok(Ok((line, refusals))) => {
                 self.drivers.push(line);
-                self.refusals.extend(refusals);
+                // Every shard meets the same kernel: each is told once.
+                for refusal in refusals {
+                    if !self.refusals.contains(&refusal) {
+                        self.refusals.push(refusal);
+                    }
+                }
                 Ok(())
             }
             Ok(Err(error)) => Err(StartError(error)),

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! What always holds: a key is a flag, in lowerCamelCase or as the flag is spelled, and means what it means; a key that is none is an error;
-//! what the command line says wins, also over a key that cannot be used with it. The file becomes arguments, so that the same code judges both.
+//! what the command line says wins, also over a key that cannot be used with it; of feature gates each for itself. The file becomes arguments, so that the same code judges both.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -26,6 +26,8 @@ const KIND: &str = "ProxyConfiguration";
 const FLAG: &str = "--config";
 /// The flag without a long name.
 const VERBOSITY: &str = "v";
+/// The flag that is a set of values, each with a name.
+const GATES: &str = "feature-gates";
 
 /// A value as it is written.
 #[derive(Debug, Deserialize)]
@@ -78,7 +80,8 @@ pub(super) fn merge(arguments: &mut Vec<OsString>, path: &Path, serve: &clap::Co
     let file = Named { flag: FLAG, path };
     let text = files::text(file)?;
     let added = read(&text, arguments, serve).map_err(|why| file.refused(why))?;
-    arguments.extend(added.into_iter().map(Into::into));
+    // Behind the command's name, in front of its flags: of two values for one gate the last one counts.
+    arguments.splice(2..2, added.into_iter().map(Into::into));
     Ok(())
 }
 
@@ -103,7 +106,8 @@ fn read(text: &str, given: &[OsString], serve: &clap::Command) -> Result<Vec<Str
             continue;
         }
         let flag = find(&key, serve)?;
-        if !is_given(flag, given) && !is_excluded(flag, given, serve) {
+        let is_won = is_given(flag, given) && flag.get_long() != Some(GATES);
+        if !is_won && !is_excluded(flag, given, serve) {
             added.extend(arguments_of(&key, flag, value)?);
         }
     }
@@ -243,6 +247,24 @@ mod tests {
         let added = |given| added(lines, given).unwrap();
         assert_eq!(added("mvproxy serve --secure-port 2 --peer-advertise-address=10.0.0.2 -v"), ["--shards=2"]);
         assert_eq!(added("mvproxy serve --secure-port=2 --shards=1"), ["--peer-advertise-ip=10.0.0.1", "-vv"]);
+    }
+
+    #[test]
+    fn gates_of_both_count_and_those_of_the_command_line_win() {
+        let gates = |given: &str| {
+            let path = std::env::temp_dir().join(format!("mvproxy-gates-{}.yaml", std::process::id()));
+            let gate = "UnknownVersionInteroperabilityProxy";
+            std::fs::write(&path, format!("apiVersion: {API_VERSION}\nkind: {KIND}\nfeatureGates: {{{gate}: false}}\n")).unwrap();
+            let mut arguments: Vec<OsString> = ["mvproxy", "serve", given].map(Into::into).into();
+            let command = super::super::Cli::command();
+            merge(&mut arguments, &path, command.find_subcommand("serve").unwrap()).unwrap();
+            std::fs::remove_file(path).unwrap();
+            let arguments = arguments.iter().map(|argument| argument.to_str().unwrap()).collect::<Vec<_>>().join(" ");
+            arguments.replace(gate, "GATE")
+        };
+        assert_eq!(gates("--feature-gates=Other=true"), "mvproxy serve --feature-gates=GATE=false --feature-gates=Other=true");
+        let won = "--feature-gates=UnknownVersionInteroperabilityProxy=true";
+        assert_eq!(gates(won), "mvproxy serve --feature-gates=GATE=false --feature-gates=GATE=true");
     }
 
     #[test]

@@ -64,7 +64,7 @@ pub(crate) fn start(port: u16) -> Result<Arc<Board>, Failure> {
     })?;
     let seen = Arc::clone(&board);
     http::start(listener, move |request| seen.answer(request))
-        .map_err(|error| Failure::runtime(format_args!("cannot start a thread: {error}")))?;
+        .map_err(|error| Failure::runtime(format_args!("cannot start a thread: {error}; raise the limit of processes (ulimit -u)")))?;
     Ok(board)
 }
 

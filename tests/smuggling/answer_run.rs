@@ -57,10 +57,10 @@ async fn to_http1(stage: &Stage, case: &Case, fault: &str) {
                 "{fault}"
             );
             check_clean(fault, &answer);
-            assert_eq!(wire.end().await, End::Cut, "{fault}");
+            assert_eq!(wire.end().await, End::Reset, "{fault}");
             return;
         }
-        (Want::Broken, Err(end)) => return assert_eq!(end, End::Cut, "{fault}"),
+        (Want::Broken, Err(end)) => return assert_eq!(end, End::Reset, "{fault}"),
         (want, Err(end)) => panic!("{fault}: {end:?}, not {want:?}"),
     }
     stage.rogue.answers(honest);

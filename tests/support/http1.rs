@@ -56,8 +56,16 @@ impl Answer {
 pub enum End {
     /// With a goodbye of TLS.
     Clean,
-    /// Without one.
+    /// Without one: an end of file of TCP, which some take for the end of an answer.
     Cut,
+    /// By a reset of TCP, which nobody does.
+    Reset,
+}
+
+impl End {
+    fn by(error: &std::io::Error) -> Self {
+        if error.kind() == std::io::ErrorKind::ConnectionReset { Self::Reset } else { Self::Cut }
+    }
 }
 
 impl Wire {
@@ -103,7 +111,7 @@ impl Wire {
         match self.fill().await {
             Ok(true) => Ok(()),
             Ok(false) => Err(End::Clean),
-            Err(_) => Err(End::Cut),
+            Err(error) => Err(End::by(&error)),
         }
     }
 
@@ -171,7 +179,7 @@ impl Wire {
         match self.fill().await {
             Ok(true) => panic!("more came: {:?}", String::from_utf8_lossy(&self.buffer)),
             Ok(false) => End::Clean,
-            Err(_) => End::Cut,
+            Err(error) => End::by(&error),
         }
     }
 }

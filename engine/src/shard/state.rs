@@ -407,7 +407,7 @@ impl State {
     /// Ends a connection so that nobody takes what was sent for complete: a reset, not an end of file.
     pub(crate) fn cut(&mut self, key: ConnKey) {
         if let Some(link) = self.link(key) {
-            sys::reset_on_close(link.fd);
+            sys::reset(link.fd);
         }
         self.lose(key, Ended::Lost);
     }

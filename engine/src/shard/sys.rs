@@ -69,15 +69,14 @@ pub(crate) fn unsent(fd: RawFd) -> i32 {
     if asked == 0 { bytes } else { 0 }
 }
 
-/// Makes the close that follows a reset (SO_LINGER of zero seconds).
-pub(crate) fn reset_on_close(fd: RawFd) {
-    const LEN: libc::socklen_t = 8;
-    const { assert!(std::mem::size_of::<libc::linger>() == LEN as usize) };
-    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
-    // SAFETY: the pointer is to a live `linger` and LEN is its size. A failure leaves an ordinary close.
-    unsafe {
-        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const linger).cast(), LEN);
-    }
+/// Resets a connection at once; whoever waits on the descriptor wakes up. (SO_LINGER of zero seconds makes only the close a reset, and a shutdown
+/// in front of it, which is what wakes those who wait, is an end of file.)
+pub(crate) fn reset(fd: RawFd) {
+    const LEN: libc::socklen_t = 16;
+    const { assert!(std::mem::size_of::<libc::sockaddr>() == LEN as usize) };
+    let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
+    // SAFETY: the pointer is to a live `sockaddr`, whose size LEN is. Disconnecting waits for nobody; a failure means that it is ended already.
+    unsafe { libc::connect(fd, &raw const nowhere, LEN) };
 }
 
 /// What io_uring_enter(2) calls `struct io_uring_getevents_arg`.
@@ -128,4 +127,34 @@ pub(crate) fn wait_for(ring: RawFd, events: u32, at_most: Duration) {
             size_of::<GetEvents>(),
         )
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (here, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn the_kernel_is_told_how_long_to_wait() {
+        let (here, _there) = pair();
+        set_user_timeout(here.as_raw_fd(), Duration::from_millis(4_321));
+        assert_eq!(socket2::SockRef::from(&here).tcp_user_timeout().unwrap(), Some(Duration::from_millis(4_321)));
+    }
+
+    #[test]
+    fn a_reset_is_no_end_of_file() {
+        let (here, mut there) = pair();
+        reset(here.as_raw_fd());
+        shutdown(here.as_raw_fd(), libc::SHUT_RDWR);
+        assert_eq!(there.read(&mut [0; 8]).unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    }
 }

@@ -213,7 +213,7 @@ impl fmt::Display for ConfigError {
                 "the private key is encrypted: decrypt it with `openssl pkey -in KEY -out PLAIN`",
             ),
             Self::BadCertificate(nth, error) => {
-                write!(f, "certificate {nth} does not parse: {error}")
+                write!(f, "certificate {nth} does not parse: {error}; issue it again, or take it out of the file")
             }
             Self::BadKey(error) => {
                 write!(f, "unusable private key: {error}; use an rsa (2048 bits or more), ecdsa or ed25519 key")
@@ -229,7 +229,7 @@ impl fmt::Display for ConfigError {
                 "the certificate is not valid before {}: is the clock right?",
                 Date(*at)
             ),
-            Self::Library(error) => write!(f, "tls library: {error}"),
+            Self::Library(error) => write!(f, "tls library: {error}; take another certificate or key"),
         }
     }
 }

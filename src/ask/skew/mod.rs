@@ -88,10 +88,11 @@ fn server(flags: &SkewFlags, routes: &Routes) -> Option<SocketAddr> {
 
 fn report(routes: &Routes, kubelets: Result<Versions, String>, proxies: Result<Versions, String>) -> Report {
     let mut unknown = Vec::new();
-    let mut servers = Versions::new();
+    let mut servers = Vec::new();
     for server in routes.servers.iter().filter(|server| !server.gone) {
         match &server.version {
-            Some(version) => servers.entry(version.clone()).or_insert_with(|| (0, server.id.clone())).0 += 1,
+            // Each by itself: which one is old is what is asked for.
+            Some(version) => servers.push((version.clone(), (1, server.id.clone()))),
             None => unknown.push(format!("kube-apiserver {}: it did not say", server.id)),
         }
         if !server.asked {
@@ -100,11 +101,11 @@ fn report(routes: &Routes, kubelets: Result<Versions, String>, proxies: Result<V
     }
     let mut versions = Vec::new();
     let mut found = Vec::new();
-    let components = [("kube-apiserver", Ok(servers)), ("kubelet", kubelets), ("kube-proxy", proxies)];
+    let components = [("kube-apiserver", Ok(servers)), ("kubelet", kubelets.map(rows)), ("kube-proxy", proxies.map(rows))];
     for (component, known) in components {
         let known = known.unwrap_or_else(|why| {
             unknown.push(format!("{component}: {why}"));
-            Versions::new()
+            Vec::new()
         });
         let mut minors = Vec::new();
         for (version, (count, example)) in known {
@@ -121,6 +122,10 @@ fn report(routes: &Routes, kubelets: Result<Versions, String>, proxies: Result<V
         _ => Vec::new(),
     };
     Report { supported: violations.is_empty(), violations, versions, unknown, differences: differences(routes) }
+}
+
+fn rows(versions: Versions) -> Vec<(String, (usize, String))> {
+    versions.into_iter().collect()
 }
 
 /// Resources that some server does not serve, of those that said what they serve; by who does.
@@ -204,7 +209,7 @@ mod tests {
     #[test]
     fn a_report_for_people() {
         let report = report(
-            &routes(&[("a", Some("v1.35.1")), ("b", Some("v1.36.0"))]),
+            &routes(&[("a", Some("v1.35.1")), ("b", Some("v1.36.0")), ("c", Some("v1.35.1"))]),
             Ok(versions(&[("v1.35.0", 3), ("v1.36.0", 1)])),
             Err("denied (403)".into()),
         );
@@ -213,6 +218,7 @@ mod tests {
             "COMPONENT       VERSION  COUNT  SUCH AS
 kube-apiserver  v1.35.1  1      a
 kube-apiserver  v1.36.0  1      b
+kube-apiserver  v1.35.1  1      c
 kubelet         v1.35.0  3      n-v1.35.0
 kubelet         v1.36.0  1      n-v1.36.0
 unknown: kube-proxy: denied (403)
