@@ -2,7 +2,7 @@
 //!
 //! What always holds: there is exactly one local server; ids and addresses are unique; every set that a
 //! lookup returns names servers of this snapshot, at least one.
-//! At 10,000 GVRs on 100 servers a snapshot takes 1.2 MiB and about 2 ms to build.
+//! At 10,000 GVRs on 100 servers a snapshot takes 0.8 MB and 3 to 4 ms to build.
 //!
 //! The builder is in this file, which makes it a long one: nobody else may make what always holds.
 //!

@@ -10,7 +10,7 @@ use discovery::{Gvr, Server, ServerId, ServerSet, Snapshot, SnapshotBuilder};
 use engine::core::{Action, Port};
 use engine::{Limits, Rate};
 use sim::end::{Event, INITIAL_WINDOW, MAX_STREAMS};
-use sim::stage::{BOTH, Door, OK, Stage, THEIRS, WATCH, WIDE, body, field, reset, status};
+use sim::stage::{BOTH, Door, OK, Stage, THEIRS, WATCH, WIDE, body, field, pattern, reset, status};
 
 /// Servers a shard can tell apart.
 const SLOTS: u16 = 128;
@@ -302,4 +302,55 @@ fn watches_that_were_left_keep_no_other_from_its_end_in_a_drain() {
     stage.core.begin_drain(stage.now);
     stage.pass(Duration::from_secs(2));
     assert_eq!(reset(&stage.seen(client)), Some(8));
+}
+
+#[test]
+fn an_upload_in_small_pieces_holds_little_and_leaves_in_few_frames() {
+    let mut stage = Stage::new(Limits::default());
+    let client = stage.client(WIDE);
+    let stream = stage.ask(client, "POST", BOTH, false);
+    let sent = pattern(63_000);
+    for piece in sent.chunks(9) {
+        stage.wires[client].end.data(stream, piece, false, None);
+    }
+    let pieces = std::mem::take(&mut stage.wires[client].end.out);
+    stage.core.handle_bytes(stage.wires[client].key, &pieces, stage.now);
+    let held = stage.core.in_use().2;
+    assert!(held <= 5 * Limits::default().retry_body, "{held} bytes for {} of a body", sent.len());
+    stage.run();
+    let wire = stage.to_server(0)[0];
+    let events = stage.seen(wire);
+    let frames = events.iter().filter(|event| matches!(event, Event::Data { .. })).count();
+    assert_eq!(body(&events, 1), sent);
+    assert!(frames < 50, "{frames} frames");
+}
+
+/// A Go server answers every DATA frame on a stream that it has ended with a reset. Others share its connection.
+#[test]
+fn a_late_reset_for_each_data_frame_is_no_flood_and_more_are() {
+    const FRAMES: usize = 3_000;
+    let mut stage = Stage::new(Limits::default());
+    let (client, neighbour) = (stage.client(WIDE), stage.client(WIDE));
+    let stream = stage.ask(client, "POST", BOTH, false);
+    for _ in 0..FRAMES {
+        stage.wires[client].end.data(stream, b"9 bytes..", false, None);
+        stage.run();
+    }
+    stage.get(neighbour, BOTH);
+    let wire = stage.to_server(0)[0];
+    let asked = stage.requests(wire);
+    stage.reply(wire, 1, &OK, true);
+    stage.reset(wire, 1, 0);
+    let late = |stage: &mut Stage, count| {
+        for _ in 0..count {
+            stage.wires[wire].end.frame(3, 0, 1, &5_u32.to_be_bytes());
+        }
+        stage.run();
+    };
+    late(&mut stage, FRAMES);
+    assert!(stage.wires[wire].is_open, "the connection of others");
+    stage.reply(wire, asked[1].0, &OK, true);
+    assert_eq!(status(&stage.seen(neighbour)).as_deref(), Some("200"));
+    late(&mut stage, FRAMES);
+    assert!(!stage.wires[wire].is_open, "nothing was sent that these could be for");
 }

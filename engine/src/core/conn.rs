@@ -111,6 +111,8 @@ pub struct Conn {
     pub(crate) idle_frames: Budget,
     /// WINDOW_UPDATEs that are paid for by DATA we sent.
     pub(crate) paid_updates: u32,
+    /// DATA frames sent that no late reset has come for.
+    unreset_data: u32,
     /// What the IO side holds for it: an incomplete TLS record.
     pub(crate) outside: usize,
     /// Came in by the peer port.
@@ -165,6 +167,7 @@ impl Conn {
             reset_budget: Budget::full(reset_rate(role, limits), now),
             idle_frames: Budget::full(limits.idle_frames, now),
             paid_updates: 0,
+            unreset_data: 0,
             outside: 0,
             is_peer: false,
             source: None,
@@ -290,9 +293,20 @@ impl Conn {
         Ok(())
     }
 
-    /// A DATA frame is sent, which pays for some updates.
-    pub(crate) fn pay_updates(&mut self, limits: &Limits) {
+    /// The same for a reset of a stream that is over. A Go server sends one for each DATA frame that comes after it ended a stream, so those are
+    /// free: any client can make it send thousands, on a connection that others share.
+    pub(crate) fn take_late_reset(&mut self, limits: &Limits, now: Instant) -> Result<(), Reason> {
+        match self.unreset_data.checked_sub(1).filter(|_| self.role != Role::Downstream) {
+            Some(left) => self.unreset_data = left,
+            None => self.take_idle_frame(limits, now)?,
+        }
+        Ok(())
+    }
+
+    /// A DATA frame is sent, which pays for some updates, and for a late reset.
+    pub(crate) fn pay_for_data(&mut self, limits: &Limits) {
         self.paid_updates = self.paid_updates.saturating_add(limits.updates_per_data).min(limits.paid_updates);
+        self.unreset_data = self.unreset_data.saturating_add(1);
     }
 
     /// How long a header list may be: a peer adds to what a client may send.

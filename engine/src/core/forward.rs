@@ -17,6 +17,10 @@ use crate::http2::Reason;
 use crate::http2::frame::{self, MAX_DATA};
 use crate::http2::message::{UNKNOWN_LENGTH, forwarded_in_request};
 
+/// Memory that a body kept for a retry may take, by what it may be long: full frames take twice, and those that fill a quarter of a block four times as
+/// much.
+const KEPT_MEMORY: usize = 4;
+
 impl Core {
     pub(super) fn on_data(&mut self, key: ConnKey, stream: u32, bytes: &[u8], flow: u32, end: bool) -> ConnResult {
         let Some(conn) = self.conns.get_mut(key) else { return Ok(()) };
@@ -104,7 +108,7 @@ impl Core {
                 let now = bytes.len().min(usize::try_from(room).unwrap_or(0));
                 if now == bytes.len() || now > 0 {
                     let last = end && now == bytes.len();
-                    conn.pay_updates(limits);
+                    conn.pay_for_data(limits);
                     conn.put_data(leg.stream, &bytes[..now], last, &mut self.buffers, &mut self.copied);
                     leg.send_window -= now as i64;
                     conn.send_window -= now as i64;
@@ -136,7 +140,9 @@ impl Core {
         let leg = &mut entry.legs[to as usize];
         if now < bytes.len() {
             leg.holding.push(&bytes[now..], &mut self.blocks, &mut self.copied);
-            if leg.holding.is_keeping() && leg.holding.kept() > limits.retry_body {
+            // Pieces that came one by one have a block each, so that few bytes can hold much.
+            let is_too_much = leg.holding.kept() > limits.retry_body || leg.holding.held() > KEPT_MEMORY * limits.retry_body;
+            if leg.holding.is_keeping() && is_too_much {
                 leg.holding.stop_keeping(&mut self.blocks);
             }
         }
@@ -171,7 +177,7 @@ impl Core {
             leg.send_window -= n as i64;
             conn.send_window -= n as i64;
             leg.send_end |= last;
-            conn.pay_updates(&self.limits);
+            conn.pay_for_data(&self.limits);
             conn.put_chunk(leg.stream, chunk, last, &mut self.buffers);
             #[allow(clippy::cast_possible_truncation, reason = "a chunk is at most one frame long")]
             conn.out.credit(exchange, n as u32);
@@ -201,7 +207,7 @@ impl Core {
                     }
                 }),
                 None => {
-                    conn.pay_updates(&self.limits);
+                    conn.pay_for_data(&self.limits);
                     conn.put_data(stream, &[], true, &mut self.buffers, &mut self.copied);
                 }
             }

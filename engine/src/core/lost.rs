@@ -40,7 +40,7 @@ impl Core {
         let Some(exchange) = conn.streams.get(stream) else {
             return match conn.judge_unknown(stream) {
                 Unknown::Idle => Err(Reason::PROTOCOL_ERROR),
-                Unknown::Late | Unknown::Closed => conn.take_idle_frame(&self.limits, self.now),
+                Unknown::Late | Unknown::Closed => conn.take_late_reset(&self.limits, self.now),
             };
         };
         match side {

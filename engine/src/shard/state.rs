@@ -262,7 +262,8 @@ impl State {
         }
         let flushed = if self.wire.is_empty() { Flushed::Done } else { self.send_wire(key) };
         if received.error.is_some() || received.closed {
-            return self.end(key);
+            // What was a connection before this read was not one that could not be had, even if nothing can be sent on it any more.
+            return self.end_as(key, if established { Ended::Lost } else { Ended::Unreachable });
         }
         let next = if self.core.wants_read(key) { Next::Read } else { Next::Hold };
         (next, flushed)
@@ -436,7 +437,8 @@ impl State {
             } else if link.is_offender {
                 left = true;
             } else if over || waited >= limits.slow_close || (waited >= limits.close && !leaving()) {
-                sys::shutdown(link.fd, libc::SHUT_RDWR);
+                // What did not leave is missing: not an end of file then.
+                if link.is_blocked() { sys::reset(link.fd) } else { sys::shutdown(link.fd, libc::SHUT_RDWR) }
             }
         }
         for key in offenders {

@@ -74,7 +74,8 @@ pub(crate) fn unsent(fd: RawFd) -> i32 {
 pub(crate) fn reset(fd: RawFd) {
     const LEN: libc::socklen_t = 16;
     const { assert!(std::mem::size_of::<libc::sockaddr>() == LEN as usize) };
-    let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
+    // AF_UNSPEC is zero.
+    let nowhere = libc::sockaddr { sa_family: 0, sa_data: [0; 14] };
     // SAFETY: the pointer is to a live `sockaddr`, whose size LEN is. Disconnecting waits for nobody; a failure means that it is ended already.
     unsafe { libc::connect(fd, &raw const nowhere, LEN) };
 }

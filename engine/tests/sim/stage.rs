@@ -50,7 +50,7 @@ pub fn asked(stage: &mut Stage, path: &str, server: usize) -> (usize, u32, usize
 
 /// A connection of the stage.
 pub struct Wire {
-    key: ConnKey,
+    pub key: ConnKey,
     pub server: Option<usize>,
     pub end: End,
     pub is_open: bool,
