@@ -303,3 +303,37 @@ fn watches_that_were_left_keep_no_other_from_its_end_in_a_drain() {
     stage.pass(Duration::from_secs(2));
     assert_eq!(reset(&stage.seen(client)), Some(8));
 }
+
+/// A watch that stays and one with a bad token, for which the server ends the connection. False when nobody got them.
+fn pin_one(stage: &mut Stage, client: usize) -> bool {
+    stage.get(client, WATCH);
+    stage.get(client, WATCH);
+    let wire = *stage.to_server(0).last().unwrap();
+    let arrived = stage.requests(wire);
+    let [(watch, _), (junk, _)] = arrived.as_slice() else { return false };
+    stage.reply(wire, *watch, &OK, false);
+    stage.reply(wire, *junk, &[(":status", "401")], true);
+    stage.wires[wire].end.goaway(*junk, 0);
+    stage.run();
+    true
+}
+
+#[test]
+fn connections_that_a_goaway_ended_have_a_limit_too() {
+    let mut stage = Stage::new(Limits { server_conns: 2, server_conns_factor: 3, ..Limits::default() });
+    let client = stage.client(WIDE);
+    let pinned = (0..20).filter(|_| pin_one(&mut stage, client)).count();
+    let made = |stage: &Stage| stage.wires.iter().filter(|wire| wire.server == Some(0)).count();
+    assert_eq!((pinned, made(&stage)), (6, 6));
+    // Suspicion asks for a connection as well.
+    let wires = stage.to_server(0);
+    wires.iter().for_each(|&wire| stage.wires[wire].is_mute = true);
+    stage.pass(Duration::from_secs(5));
+    assert_eq!((made(&stage), stage.to_server(0).len()), (6, 6));
+    wires.iter().for_each(|&wire| stage.wires[wire].is_mute = false);
+    // When one has ended, there is room for those who wait.
+    stage.send(wires[0], 1, b"", true);
+    let open = stage.to_server(0);
+    assert_eq!((open.len(), open.contains(&wires[0])), (6, false));
+    assert_eq!(stage.requests(open[5]).len(), 28);
+}
