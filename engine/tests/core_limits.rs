@@ -9,7 +9,7 @@ use std::time::Duration;
 use discovery::{Gvr, Server, ServerId, ServerSet, Snapshot, SnapshotBuilder};
 use engine::core::{Action, Port};
 use engine::{Limits, Rate};
-use sim::end::{Event, INITIAL_WINDOW, MAX_STREAMS};
+use sim::end::{Event, HeadStyle, INITIAL_WINDOW, MAX_STREAMS};
 use sim::stage::{BOTH, Door, OK, Stage, THEIRS, WATCH, WIDE, body, field, reset, status};
 
 /// Servers a shard can tell apart.
@@ -336,4 +336,24 @@ fn connections_that_a_goaway_ended_have_a_limit_too() {
     let open = stage.to_server(0);
     assert_eq!((open.len(), open.contains(&wires[0])), (6, false));
     assert_eq!(stage.requests(open[5]).len(), 28);
+}
+
+#[test]
+fn all_uploads_of_a_client_may_end_with_their_server_and_it_is_not_blamed() {
+    let mut stage = Stage::new(Limits { client_streams: 400, ..Limits::default() });
+    stage.server_settings = vec![(MAX_STREAMS, 1_000), (INITIAL_WINDOW, WIDE)];
+    let client = stage.client(WIDE);
+    let streams: Vec<_> = (0..400).map(|_| stage.ask(client, "POST", BOTH, false)).collect();
+    let wire = stage.to_server(0)[0];
+    assert_eq!(stage.requests(wire).len(), 400);
+    stage.lose(wire);
+    let ended = stage.seen(client).iter().filter(|event| matches!(event, Event::Reset { code: 0, .. })).count();
+    assert_eq!(ended, 400);
+    // What was on its way when the client was told.
+    for stream in streams {
+        stage.wires[client].end.data(stream, b"late bytes of a body", false, None);
+        stage.wires[client].end.headers(stream, &[("x-late", "trailer")], true, HeadStyle::default());
+    }
+    stage.run();
+    assert_eq!((stage.seen(client), stage.wires[client].is_open), (vec![], true));
 }

@@ -421,7 +421,7 @@ impl Core {
         let (conn, stream) = (entry.leg(Side::Up).conn, entry.leg(Side::Up).stream);
         if let Some(key) = conn.filter(|_| !ended) {
             if let Some(conn) = self.conns.get_mut(key) {
-                conn.remember_reset(stream);
+                conn.remember_reset(stream, &self.limits);
             }
             self.write(key, |out| frame::put_reset(out, stream, Reason::CANCEL));
         }
