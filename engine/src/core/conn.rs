@@ -24,6 +24,8 @@ use crate::http2::inbound::Inbound;
 
 /// Streams we reset whose late frames are still ignored rather than judged; `client_streams` of them if that is more.
 const REMEMBERED_RESETS: usize = 256;
+/// Streams we have open at once on a connection to a server that allows more, or says nothing: all of them end with it.
+const SERVER_STREAMS: u32 = 1_000;
 /// The window of a connection without windows: what is held back there is held back by the full outbox alone.
 pub(crate) const NO_WINDOW: i64 = i64::MAX / 4;
 
@@ -307,7 +309,7 @@ impl Conn {
 
     /// Streams the other side lets us have open.
     pub(crate) fn max_streams(&self) -> usize {
-        self.peer.max_streams.min(1_000) as usize
+        self.peer.max_streams.min(SERVER_STREAMS) as usize
     }
 
     /// Takes `flow` bytes from the connection's receive window, and gives it back by the quarter.
