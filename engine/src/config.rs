@@ -97,8 +97,11 @@ pub struct Limits {
     pub client_files_tenths: usize,
     /// Files that are kept for servers beyond that, because a tenth of a low limit is too few: a connection in either lane to 32 servers.
     pub server_files: usize,
-    /// Connections to one server in all; each shard, and in it each lane, has its share. kube-apiserver allows 100 streams on each.
+    /// Open connections to one server; each shard, and in it each lane, has its share. kube-apiserver allows 100 streams on each.
     pub server_conns: usize,
+    /// Times `server_conns`: connections to one server in any state. Watches stay on one after a GOAWAY, or made with old certificates, and
+    /// those that replace it need room: a lane may be replaced three times over before the first has ended.
+    pub server_conns_factor: usize,
     /// Requests of a lane waiting for a connection to one server: what 40 full connections carry.
     pub waiting: usize,
     /// Percent of a server's MAX_CONCURRENT_STREAMS in use when the next connection is opened: what comes during its handshake finds room
@@ -233,6 +236,7 @@ impl Default for Limits {
             client_files_tenths: 9,
             server_files: 64,
             server_conns: 256,
+            server_conns_factor: 4,
             waiting: 4_096,
             streams_percent: 80,
             connect: Duration::from_secs(2),

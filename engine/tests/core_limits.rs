@@ -9,7 +9,7 @@ use std::time::Duration;
 use discovery::{Gvr, Server, ServerId, ServerSet, Snapshot, SnapshotBuilder};
 use engine::core::{Action, Port};
 use engine::{Limits, Rate};
-use sim::end::{Event, INITIAL_WINDOW, MAX_STREAMS};
+use sim::end::{Event, HeadStyle, INITIAL_WINDOW, MAX_STREAMS};
 use sim::stage::{BOTH, Door, OK, Stage, THEIRS, WATCH, WIDE, body, field, pattern, reset, status};
 
 /// Servers a shard can tell apart.
@@ -353,4 +353,58 @@ fn a_late_reset_for_each_data_frame_is_no_flood_and_more_are() {
     assert_eq!(status(&stage.seen(neighbour)).as_deref(), Some("200"));
     late(&mut stage, FRAMES);
     assert!(!stage.wires[wire].is_open, "nothing was sent that these could be for");
+}
+
+/// A watch that stays and one with a bad token, for which the server ends the connection. False when nobody got them.
+fn pin_one(stage: &mut Stage, client: usize) -> bool {
+    stage.get(client, WATCH);
+    stage.get(client, WATCH);
+    let wire = *stage.to_server(0).last().unwrap();
+    let arrived = stage.requests(wire);
+    let [(watch, _), (junk, _)] = arrived.as_slice() else { return false };
+    stage.reply(wire, *watch, &OK, false);
+    stage.reply(wire, *junk, &[(":status", "401")], true);
+    stage.wires[wire].end.goaway(*junk, 0);
+    stage.run();
+    true
+}
+
+#[test]
+fn connections_that_a_goaway_ended_have_a_limit_too() {
+    let mut stage = Stage::new(Limits { server_conns: 2, server_conns_factor: 3, ..Limits::default() });
+    let client = stage.client(WIDE);
+    let pinned = (0..20).filter(|_| pin_one(&mut stage, client)).count();
+    let made = |stage: &Stage| stage.wires.iter().filter(|wire| wire.server == Some(0)).count();
+    assert_eq!((pinned, made(&stage)), (6, 6));
+    // Suspicion asks for a connection as well.
+    let wires = stage.to_server(0);
+    wires.iter().for_each(|&wire| stage.wires[wire].is_mute = true);
+    stage.pass(Duration::from_secs(5));
+    assert_eq!((made(&stage), stage.to_server(0).len()), (6, 6));
+    wires.iter().for_each(|&wire| stage.wires[wire].is_mute = false);
+    // When one has ended, there is room for those who wait.
+    stage.send(wires[0], 1, b"", true);
+    let open = stage.to_server(0);
+    assert_eq!((open.len(), open.contains(&wires[0])), (6, false));
+    assert_eq!(stage.requests(open[5]).len(), 28);
+}
+
+#[test]
+fn all_uploads_of_a_client_may_end_with_their_server_and_it_is_not_blamed() {
+    let mut stage = Stage::new(Limits { client_streams: 400, ..Limits::default() });
+    stage.server_settings = vec![(MAX_STREAMS, 1_000), (INITIAL_WINDOW, WIDE)];
+    let client = stage.client(WIDE);
+    let streams: Vec<_> = (0..400).map(|_| stage.ask(client, "POST", BOTH, false)).collect();
+    let wire = stage.to_server(0)[0];
+    assert_eq!(stage.requests(wire).len(), 400);
+    stage.lose(wire);
+    let ended = stage.seen(client).iter().filter(|event| matches!(event, Event::Reset { code: 0, .. })).count();
+    assert_eq!(ended, 400);
+    // What was on its way when the client was told.
+    for stream in streams {
+        stage.wires[client].end.data(stream, b"late bytes of a body", false, None);
+        stage.wires[client].end.headers(stream, &[("x-late", "trailer")], true, HeadStyle::default());
+    }
+    stage.run();
+    assert_eq!((stage.seen(client), stage.wires[client].is_open), (vec![], true));
 }

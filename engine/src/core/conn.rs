@@ -22,8 +22,10 @@ use crate::http2::frame::{self, DEFAULT_WINDOW, MAX_WINDOW, PREFACE, PeerSetting
 use crate::http2::hpack::{Decoder, Encoder, HeaderBlock};
 use crate::http2::inbound::Inbound;
 
-/// Streams we reset whose late frames are still ignored rather than judged: more than a connection has open at once.
+/// Streams we reset whose late frames are still ignored rather than judged; `client_streams` of them if that is more.
 const REMEMBERED_RESETS: usize = 256;
+/// Streams we have open at once on a connection to a server that allows more, or says nothing: all of them end with it.
+const SERVER_STREAMS: u32 = 1_000;
 /// The window of a connection without windows: what is held back there is held back by the full outbox alone.
 pub(crate) const NO_WINDOW: i64 = i64::MAX / 4;
 
@@ -321,7 +323,7 @@ impl Conn {
 
     /// Streams the other side lets us have open.
     pub(crate) fn max_streams(&self) -> usize {
-        self.peer.max_streams.min(1_000) as usize
+        self.peer.max_streams.min(SERVER_STREAMS) as usize
     }
 
     /// Takes `flow` bytes from the connection's receive window, and gives it back by the quarter.
@@ -346,12 +348,14 @@ impl Conn {
     }
 
     /// Remembers a stream that we reset: frames the other side sent before it knew are not its fault.
-    pub(crate) fn remember_reset(&mut self, stream: u32) {
-        if self.resets.len() < REMEMBERED_RESETS {
+    pub(crate) fn remember_reset(&mut self, stream: u32, limits: &Limits) {
+        // All uploads of a client end at once when their server is lost.
+        let remembered = REMEMBERED_RESETS.max(limits.client_streams as usize);
+        if self.resets.len() < remembered {
             self.resets.push(stream);
         } else {
             self.resets[self.next_reset] = stream;
-            self.next_reset = (self.next_reset + 1) % REMEMBERED_RESETS;
+            self.next_reset = (self.next_reset + 1) % remembered;
         }
     }
 

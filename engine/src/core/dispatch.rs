@@ -230,7 +230,7 @@ impl Core {
         }
     }
 
-    /// Asks for a connection to a server, unless one of the lane is on its way.
+    /// Asks for a connection to a server, unless one of the lane is on its way, or there are too many.
     pub(super) fn connect(&mut self, slot: ServerSlot, lane: Lane) {
         let Some(server) = self.servers.get_mut(usize::from(slot.0)) else { return };
         let destination = match server.via {
@@ -239,7 +239,7 @@ impl Core {
             Via::Proxy => Destination::Proxy,
         };
         // One that left may be an address that is no longer allowed, one in doubt takes nothing before it is vouched for.
-        if server.left || server.doubt.is_some() || server.lane(lane).connecting.is_some() {
+        if server.left || server.doubt.is_some() || !server.lane(lane).has_place(&self.limits) {
             return;
         }
         let conn = self.conns.insert(Conn::new(Role::Upstream { server: slot, lane }, &self.limits, self.now));
@@ -421,7 +421,7 @@ impl Core {
         let (conn, stream) = (entry.leg(Side::Up).conn, entry.leg(Side::Up).stream);
         if let Some(key) = conn.filter(|_| !ended) {
             if let Some(conn) = self.conns.get_mut(key) {
-                conn.remember_reset(stream);
+                conn.remember_reset(stream, &self.limits);
             }
             self.write(key, |out| frame::put_reset(out, stream, Reason::CANCEL));
         }

@@ -93,7 +93,7 @@ impl Core {
             && let Some(conn) = self.conns.get_mut(key)
             && conn.http1.is_none()
         {
-            conn.remember_reset(stream);
+            conn.remember_reset(stream, &self.limits);
             self.write(key, |out| frame::put_reset(out, stream, reason));
         }
         self.unlink(exchange, side);

@@ -381,6 +381,19 @@ impl Core {
         (self.conns.len(), self.exchanges.len(), self.blocks.in_use())
     }
 
+    /// What tables beside those hold: exchanges that count as work of a server, that wait for one, that count as abandoned, those to be reset,
+    /// and clients of HTTP/1.1 to be served. All zero when nothing is going on.
+    pub fn leftovers(&self) -> [usize; 5] {
+        let lanes = || self.servers.iter().flat_map(|server| &server.lanes);
+        [
+            self.servers.iter().map(|server| server.active).sum(),
+            lanes().map(|lane| lane.waiting.len()).sum(),
+            lanes().map(|lane| lane.abandoned).sum(),
+            self.abandoned.len(),
+            self.ready.len(),
+        ]
+    }
+
     /// What an event may have made possible for others.
     fn after_event(&mut self) {
         self.reset_abandoned();

@@ -1,8 +1,8 @@
 //! The servers of a shard: their connections by lane, their health, and who waits for them.
 //!
-//! What always holds: watches and short requests never share a connection; at most `server_conns` connections of a lane, at
-//! most one of them being opened at a time; a server that refused is left alone for `server_backoff`; one that was lost gets nothing before
-//! a snapshot vouches for it, where servers are probed, and for `doubt` at most.
+//! What always holds: watches and short requests never share a connection; a lane grows to `server_conns` open connections, and has at most
+//! `server_conns * server_conns_factor` in any state; at most one is being opened at a time; a server that refused is left alone for
+//! `server_backoff`; one that was lost gets nothing before a snapshot vouches for it, where servers are probed, and for `doubt` at most.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -97,8 +97,7 @@ impl Pool {
     /// can be had.
     fn offer(&self, conns: &Slab<Conn>, limits: &Limits, refused_by: Option<ConnKey>) -> Offer {
         let mut spare = None;
-        let may_grow =
-            self.connecting.is_none() && (self.conns.len() < limits.server_conns || self.open_conns(conns) < limits.server_conns);
+        let may_grow = self.has_place(limits) && (self.conns.len() < limits.server_conns || self.open_conns(conns) < limits.server_conns);
         let avoided = refused_by.filter(|_| may_grow || self.connecting.is_some());
         for &key in &self.conns {
             let Some(conn) = conns.get(key).filter(|conn| conn.takes_streams()) else { continue };
@@ -130,7 +129,12 @@ impl Pool {
         used.saturating_sub(self.abandoned) + 2 * most < soft
     }
 
-    /// Connections after a GOAWAY do not count against the limit: watches stay on them for an hour.
+    /// May one more be opened, whatever for? Any client can cause a GOAWAY, so connections after one have a limit as well.
+    pub(crate) fn has_place(&self, limits: &Limits) -> bool {
+        self.connecting.is_none() && self.conns.len() < limits.server_conns * limits.server_conns_factor
+    }
+
+    /// Connections after a GOAWAY do not keep a lane from growing: watches stay on them for an hour.
     fn open_conns(&self, conns: &Slab<Conn>) -> usize {
         self.conns.iter().filter(|&&key| conns.get(key).is_some_and(|conn| conn.state == State::Open)).count()
     }

@@ -59,7 +59,9 @@ impl World {
         let core = Core::new(limits.clone(), probes.publisher.reader(), seed, base);
         let is_large = rng.percent(4);
         let is_faulty = rng.percent(65);
-        let clients = (0..rng.between(1, 4))
+        // Some worlds are crowded.
+        let clients_max = if rng.below(8) == 0 { 12 } else { 4 };
+        let clients = (0..rng.between(1, clients_max))
             .map(|_| Client {
                 link: None,
                 left: if is_large { rng.between(10, 60) } else { rng.between(1, 8) },
@@ -417,6 +419,7 @@ impl World {
             self.round();
             assert!(self.now < deadline, "in use: {:?}", self.core.in_use());
         }
+        assert_eq!(self.core.leftovers(), [0; 5], "of requests that are over");
         assert!(!self.is_draining || self.core.is_drained());
     }
 
