@@ -568,6 +568,43 @@ fn without_the_exclusions_nothing_goes_to_a_peer() {
     assert_eq!(story.who("theirs"), "b", "an old list is better than none");
 }
 
+/// Nothing goes to a peer then, and what nobody is known to serve may be a peer's all the same.
+#[test]
+fn without_the_exclusions_a_peer_that_was_not_asked_leaves_questions_open() {
+    for (denied, listed) in [(Exclusion::Custom, Exclusion::Aggregated), (Exclusion::Aggregated, Exclusion::Custom)] {
+        let mut story = Story::untold();
+        story.tell(Event::ExcludedDenied(denied));
+        story.tell(Event::Excluded(listed, Vec::new()));
+        story.probe("a", true);
+        story.fetch("a", "", &["mine"]);
+        story.pass(START);
+        assert_eq!((story.who("mine"), story.who("other"), story.ready()), ("a".into(), "Unasked".into(), "a".into()), "no lists");
+        story.leases(&[lease("a", "a1", 1), lease("b", "b1", 2)]);
+        story.tell(Event::Endpoints(Vec::new()));
+        assert_eq!((story.who("mine"), story.who("other")), ("a".into(), "Unasked".into()), "b was not asked");
+        story.probe("b", true);
+        story.fetch("b", "b1", &["theirs"]);
+        assert_eq!((story.who("theirs"), story.who("other")), ("Gone".into(), "Unknown".into()));
+        story.leases(&[lease("a", "a1", 1), lease("b", "b2", 2)]);
+        assert_eq!((story.who("mine"), story.who("other")), ("a".into(), "Unasked".into()), "it started anew");
+    }
+}
+
+#[test]
+fn without_the_exclusions_a_local_server_that_cannot_be_asked_answers_for_itself() {
+    let mut story = Story::untold();
+    story.leases(&[lease("a", "a1", 1), lease("b", "b1", 2), lease("c", "c1", 3)]);
+    story.tell(Event::Endpoints(Vec::new()));
+    story.tell(Event::Excluded(Exclusion::Custom, Vec::new()));
+    story.tell(Event::ExcludedDenied(Exclusion::Aggregated));
+    story.probe("a", true);
+    story.probe("b", true);
+    story.fetch("b", "b1", &["theirs"]);
+    assert_eq!(story.inventory.snapshot(1, story.now).map(|_| ()), None);
+    story.pass(START);
+    assert_eq!((story.who("other"), story.ready()), ("Unknown".into(), "a".into()), "else all would be 503");
+}
+
 /// As kube-apiserver and the design have them.
 #[test]
 fn the_times_are_those_of_the_design() {
