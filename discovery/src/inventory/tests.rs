@@ -804,6 +804,73 @@ fn of_two_at_one_address_the_one_that_can_be_used_has_it() {
     assert_eq!((story.who("theirs"), story.ready()), ("b".into(), "a b".into()), "it says that it started anew");
 }
 
+/// As in clusters before v1.36, whose Leases name no address, when a proxy ends and comes back.
+#[test]
+fn a_server_that_loses_its_name_keeps_what_was_known_of_it() {
+    let mut story = Story::new();
+    let (endpoint, nameless) = (at("10.0.0.2:6443"), "addr:10.0.0.2:6443");
+    let leases = |holder: &str| [lease("a", "a1", 1), Lease { address: None, ..lease("b", holder, 2) }];
+    let proxy = || Event::Proxies(vec![Proxy { server: id("b"), address: at("10.0.1.2:6445"), advertised: Some(endpoint) }]);
+    story.leases(&leases("b1"));
+    story.tell(Event::Endpoints(vec![endpoint]));
+    story.tell(proxy());
+    story.probe("b", true);
+    story.fetch("b", "b1", &["theirs"]);
+    for _ in 0..2 {
+        story.pass(SECOND);
+        story.tell(Event::Proxies(Vec::new()));
+        assert_eq!((story.who("theirs"), story.ready()), (nameless.into(), format!("a {nameless}")));
+        assert_eq!((story.who("other"), story.due()), ("Unknown".into(), vec![nameless.into()]));
+        story.tell(proxy());
+        assert_eq!((story.who("theirs"), story.ready(), story.address(nameless)), ("b".into(), "a b".into(), None));
+        story.fetch("b", "b1", &["theirs"]);
+    }
+    // It started anew, and is not asked yet.
+    story.leases(&leases("b2"));
+    story.tell(Event::Proxies(Vec::new()));
+    assert_eq!((story.who("theirs"), story.who("other"), story.ready()), (nameless.into(), "Unasked".into(), "a".into()));
+    story.probe(nameless, true);
+    assert_eq!((story.ready(), story.due()), ("a".into(), vec![nameless.into()]));
+    story.fetch(nameless, "", &[]);
+    assert_eq!((story.who("theirs"), story.who("other"), story.ready()), ("Unknown".into(), "Unknown".into(), format!("a {nameless}")));
+}
+
+#[test]
+fn a_made_up_proxy_that_goes_keeps_no_address() {
+    let mut story = Story::new();
+    let (endpoint, nameless) = (at("10.0.0.7:6443"), "addr:10.0.0.7:6443");
+    story.fetch("b", "b1", &[]);
+    story.tell(Event::Endpoints(vec![endpoint]));
+    story.probe(nameless, true);
+    story.fetch(nameless, "", &["seven"]);
+    let placeless = Lease { address: None, ..lease("x", "x1", 9) };
+    for leases in [vec![], vec![placeless]] {
+        story.leases(&[vec![lease("a", "a1", 1), lease("b", "b1", 2)], leases].concat());
+        story.tell(Event::Proxies(vec![Proxy { server: id("x"), address: at("10.0.1.9:6445"), advertised: Some(endpoint) }]));
+        assert_eq!(story.who("seven"), "x");
+        story.tell(Event::Proxies(Vec::new()));
+        assert_eq!((story.who("seven"), story.address("x"), story.ready()), (nameless.into(), None, format!("a {nameless} b")));
+    }
+}
+
+#[test]
+fn a_server_that_nothing_says_the_address_of_is_forgotten_like_one_that_left() {
+    let mut story = Story::new();
+    let placeless = [lease("a", "a1", 1), Lease { address: None, ..lease("b", "b1", 2) }];
+    story.fetch("b", "b1", &["theirs"]);
+    story.tell(Event::StorageVersions(vec![(id("b"), gvr("stored"))]));
+    story.pass(GONE);
+    story.leases(&placeless);
+    story.pass(GONE - SECOND);
+    story.leases(&placeless);
+    assert_eq!((story.who("theirs"), story.who("mine")), ("Gone".into(), "a".into()));
+    story.pass(SECOND);
+    assert_eq!(["theirs", "stored", "other"].map(|resource| story.who(resource)), ["Unknown"; 3].map(String::from));
+    // It is back, and may serve something else.
+    story.leases(&[lease("a", "a1", 1), lease("b", "b1", 2)]);
+    assert_eq!((story.who("stored"), story.who("other"), story.ready()), ("b".into(), "Unasked".into(), "a".into()));
+}
+
 #[test]
 fn servers_behind_one_address_are_told_apart_by_their_proxies() {
     let mut story = Story::new();
