@@ -365,9 +365,14 @@ impl Inventory {
         &self.allowed
     }
 
-    /// Every group-version that any server is known to serve.
+    /// Every group-version that any server is known to serve. Not those of all names: some are left over from what was deleted long ago.
     pub fn group_versions(&self) -> BTreeSet<GroupVersion> {
-        self.names.iter().map(|gvr| (gvr.group.clone(), gvr.version.clone())).collect()
+        let mut is_served = vec![false; self.names.len()];
+        for known in self.servers.values() {
+            known.serves().iter().chain(&known.storage).copied().chain(known.missing()).for_each(|id| is_served[id as usize] = true);
+        }
+        let served = self.names.iter().zip(is_served).filter(|&(_, is_served)| is_served);
+        served.map(|(gvr, _)| (gvr.group.clone(), gvr.version.clone())).collect()
     }
 
     /// All servers, for people.

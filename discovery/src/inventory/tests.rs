@@ -983,6 +983,23 @@ fn of_more_resources_than_fit_locals_stay() {
 }
 
 #[test]
+fn group_versions_that_nobody_serves_any_more_are_not_asked_about() {
+    let mut story = Story::new();
+    let fetch = |story: &mut Story, group: &str| {
+        let (server, holder, began) = (id("b"), Some("b1".into()), story.now);
+        story.tell(Event::Fetched { server, holder, began, serves: Some(vec![Gvr::new(group, "v1", "things")]) });
+    };
+    let groups = |story: &Story| story.inventory.group_versions().into_iter().map(|(group, _)| group.into()).collect::<Vec<String>>();
+    fetch(&mut story, "old");
+    fetch(&mut story, "new");
+    story.tell(Event::StorageVersions(vec![(id("b"), Gvr::new("stored", "v1", "things"))]));
+    assert_eq!(groups(&story), ["g", "new", "old", "stored"]);
+    story.pass(HYSTERESIS);
+    fetch(&mut story, "new");
+    assert_eq!(groups(&story), ["g", "new", "stored"]);
+}
+
+#[test]
 fn names_that_nobody_uses_go_now_and_then() {
     let mut story = Story::new();
     let fetch = |story: &mut Story, names| {
