@@ -193,9 +193,9 @@ fn a_server_that_comes_back_at_once_is_used_again() {
     }
 }
 
-/// A Lease gives it another name for no time: between two rounds all that was known of it was forgotten.
+/// A Lease gives it another name for no time: what was known of it is kept, and it may serve something else.
 #[test]
-fn a_server_that_was_forgotten_and_found_at_once_is_asked_again() {
+fn a_server_that_was_named_for_no_time_is_asked_again() {
     let (cluster, a, b) = pair();
     let c = cluster.server('c', &["batch/v1/cronjobs"]);
     cluster.put("endpointslices", slice("kubernetes", c.address));
@@ -210,7 +210,7 @@ fn a_server_that_was_forgotten_and_found_at_once_is_asked_again() {
     cluster.put_for_no_time("leases", json!({"metadata": metadata}));
     seen.until_status_within(Duration::from_secs(5), "asked again", |_| fetched(&seen.live).is_some_and(|at| Some(at) > before));
     seen.until("all again", |snapshot| snapshot.is_complete() && is_well(snapshot));
-    assert!(c.count("GET /apis ", 200) >= 2, "{:?}", c.asked());
+    assert!(c.count("GET /apis ", 200) + c.count("GET /apis ", 304) >= 2, "{:?}", c.asked());
 }
 
 #[test]

@@ -54,7 +54,7 @@ impl Inventory {
 
     /// Does any source name an address of it, allowed or not?
     pub(super) fn has_any_address(&self, id: &ServerId, known: &Known) -> bool {
-        self.settings.peers.contains_key(id) || known.addresses().into_iter().any(|address| address.is_some())
+        self.settings.peers.contains_key(id) || known.has_address()
     }
 
     /// Addresses of peers that are to be connected to now, to see whether they can be: new ones, and those that rested.
@@ -103,6 +103,11 @@ impl Inventory {
 }
 
 impl Known {
+    /// Does any API object name an address of it?
+    pub(super) fn has_address(&self) -> bool {
+        self.addresses().into_iter().any(|address| address.is_some())
+    }
+
     /// What API objects say, best first.
     fn addresses(&self) -> [Option<(SocketAddr, Via)>; 4] {
         let own = |address: SocketAddr| (address, Via::Apiserver);

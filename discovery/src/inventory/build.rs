@@ -64,7 +64,8 @@ impl Inventory {
             let is_local = *id == self.settings.local;
             let Some(&(address, via)) = places.get(id).filter(|_| is_local || may_route_to_peers) else {
                 // Without a place to send it to, or the right to send it there, a request for what it serves is as if the server had left.
-                gone.extend(known.serves().iter().copied().chain(known.missing()));
+                let is_forgotten = known.is_nowhere(now);
+                gone.extend(known.serves().iter().copied().chain(known.missing()).filter(|_| !is_forgotten));
                 continue;
             };
             let index = builder.server(Server { id: id.clone(), address, via })?;
@@ -89,20 +90,22 @@ impl Inventory {
         }
         let is_cut = !self.fill(&mut builder, &sets, &gone) || self.servers.values().any(Known::is_cut);
         let is_untold = self.exclusions.contains(&Exclusions::NotListed);
-        if is_cut || is_untold || (may_route_to_peers && self.leaves_questions(now)) {
+        if is_cut || is_untold || self.leaves_questions(now) {
             builder.incomplete();
         }
         builder.build()
     }
 
     /// May a peer serve what nobody is known to serve? If not even local can be asked, its own answer has to do, as in kube-apiserver,
-    /// unless some peers were asked and others were not: then what most servers serve is known, and the rest may be that of the others.
+    /// unless some peers were asked and others were not: then what most servers serve is known, and the rest may be that of the others. If
+    /// nothing goes to peers, that would leave nothing at all.
     fn leaves_questions(&self, now: Instant) -> bool {
         let mut peers = self.in_order().filter(|(id, known)| **id != self.settings.local && known.gone.is_none());
         let is_in_question = peers.clone().any(|(_, known)| known.is_in_question(now));
         if self.is_blind(now) {
             let is_any_unasked = self.unfetched().any(|id| *id != self.settings.local);
-            return peers.any(|(_, known)| known.fetched.is_some()) && (is_in_question || is_any_unasked);
+            let is_any_asked = self.may_route_to_peers() && peers.any(|(_, known)| known.fetched.is_some());
+            return is_any_asked && (is_in_question || is_any_unasked);
         }
         !self.are_servers_listed() || is_in_question || self.unfetched().next().is_some()
     }

@@ -86,22 +86,25 @@ impl Inventory {
     /// there is room for beside these.
     pub(super) fn join(&mut self, now: Instant) {
         self.seat_leases(now);
-        for known in self.servers.values_mut() {
+        let mut had = BTreeMap::new();
+        for (id, known) in &mut self.servers {
             known.proxy = None;
-            known.endpoint = None;
+            had.extend(known.endpoint.take().map(|address| (address, id.clone())));
         }
         for proxy in std::mem::take(&mut self.proxies) {
             self.join_proxy(&proxy);
             self.proxies.push(proxy);
         }
         for address in std::mem::take(&mut self.endpoints) {
-            self.join_endpoint(address, now);
+            self.join_endpoint(address, had.get(&address), now);
             self.endpoints.push(address);
         }
         for (id, known) in &mut self.servers {
             if known.lease.is_none() && known.endpoint.is_none() && !self.settings.tells_of(id) {
                 known.leave(now);
             }
+            let is_nowhere = known.gone.is_none() && !self.settings.tells_of(id) && !known.has_address();
+            known.nowhere = is_nowhere.then(|| known.nowhere.unwrap_or(now));
         }
         self.claim_storage_versions(now);
         self.forget_some();
@@ -192,7 +195,8 @@ impl Inventory {
         }
     }
 
-    fn join_endpoint(&mut self, address: SocketAddr, now: Instant) {
+    /// `before` is who had it until now.
+    fn join_endpoint(&mut self, address: SocketAddr, before: Option<&ServerId>, now: Instant) {
         let local = self.servers.get(&self.settings.local).and_then(|local| local.lease.as_ref()).and_then(|lease| lease.address);
         if Some(address) == local || address == self.settings.local_address || self.settings.allowed.is_own(address) {
             return;
@@ -210,10 +214,19 @@ impl Inventory {
                 known.inherit(before);
             }
         } else {
+            if let Some(unnamed) = before.filter(|&id| *id != nameless).and_then(|id| self.unname(id, now)) {
+                self.servers.insert(nameless.clone(), unnamed);
+            }
             let known = self.servers.entry(nameless).or_default();
             known.endpoint = Some(address);
             known.come_back(now);
         }
+    }
+
+    /// What was known of the server at an endpoint, if the Lease that named it is gone and nothing else says where that server is.
+    fn unname(&mut self, id: &ServerId, now: Instant) -> Option<Known> {
+        let known = self.servers.get_mut(id).filter(|known| known.gone.is_none() && !known.has_address());
+        known.filter(|_| !self.settings.tells_of(id)).map(|known| known.unname(now))
     }
 
     /// Does anything but an endpoint say that this is an address of the server?
@@ -245,5 +258,18 @@ impl Known {
             self.trust.lost = self.trust.lost.max(before.trust.lost);
             self.trust.vouched = self.trust.vouched.max(before.trust.vouched);
         }
+    }
+
+    /// The other way round: what was known of a server that loses its name stays with its address, which is asked again. What was learned
+    /// from another process than the last one stays outdated.
+    fn unname(&mut self, now: Instant) -> Self {
+        let is_current = self.is_current();
+        let (lease, storage) = (self.lease.take(), std::mem::take(&mut self.storage));
+        let mut before = std::mem::replace(self, Self { lease, renewed: self.renewed, storage, ..Self::default() });
+        if let Some(fetched) = before.fetched.as_mut().filter(|_| is_current) {
+            fetched.holder = None;
+        }
+        before.changed = Some(now);
+        before
     }
 }

@@ -37,6 +37,8 @@ pub(super) struct Known {
     /// When it first started anew since it last said what it serves.
     pub(super) restarted: Option<Instant>,
     pub(super) gone: Option<Instant>,
+    /// Since when nothing says where it is, if it did not leave.
+    pub(super) nowhere: Option<Instant>,
 }
 
 /// What a server said that it serves.
@@ -73,7 +75,7 @@ impl Known {
     }
 
     /// Was it fetched since it last started?
-    fn is_current(&self) -> bool {
+    pub(super) fn is_current(&self) -> bool {
         self.fetched.as_ref().is_some_and(|fetched| fetched.holder.as_deref() == self.holder())
     }
 
@@ -94,6 +96,11 @@ impl Known {
     /// Is its Lease older than the endpoint of a server that is alive can be?
     pub(super) fn is_old(&self, now: Instant) -> bool {
         self.renewed.is_some_and(|since| now.saturating_duration_since(since) >= GONE)
+    }
+
+    /// Has nothing said for long where it is? Then it is as if it had left.
+    pub(super) fn is_nowhere(&self, now: Instant) -> bool {
+        self.nowhere.is_some_and(|since| now.saturating_duration_since(since) >= GONE)
     }
 
     /// Is it to be asked what it serves?

@@ -6,6 +6,7 @@
 //! - a *peer's* resource disappears only after two good fetches without it, [`HYSTERESIS`] apart, or with a restart, and nobody is sent there
 //!   meanwhile who can be sent elsewhere; a failed fetch changes nothing;
 //! - a server whose Lease is gone is chosen no more, and what only it served is known as gone for [`GONE`]: nobody takes that for a 404;
+//! - the same of a server that nothing names an address of; what is known of the server at an endpoint stays when its name comes or goes;
 //! - a *local* server in doubt is not preferred where a peer serves the same;
 //! - while a peer that started anew was not asked, nobody is told that what it may serve now is unknown, for [`GONE`] at most;
 //! - a server that a probe did not find ready is not asked what it serves (a starting one leaves half of it out), and a peer that became
@@ -290,6 +291,9 @@ impl Inventory {
         if self.servers.len() < before {
             self.join(now);
         }
+        for known in self.servers.values_mut().filter(|known| known.is_nowhere(now)) {
+            (known.fetched, known.ready) = (None, None);
+        }
         self.excluded.retain(|_, removed| removed.is_none_or(|since| now.saturating_duration_since(since) < EXCLUSION_GRACE));
         self.forget_reach();
         if self.is_compact_due(now) {
@@ -361,9 +365,14 @@ impl Inventory {
         &self.allowed
     }
 
-    /// Every group-version that any server is known to serve.
+    /// Every group-version that any server is known to serve. Not those of all names: some are left over from what was deleted long ago.
     pub fn group_versions(&self) -> BTreeSet<GroupVersion> {
-        self.names.iter().map(|gvr| (gvr.group.clone(), gvr.version.clone())).collect()
+        let mut is_served = vec![false; self.names.len()];
+        for known in self.servers.values() {
+            known.serves().iter().chain(&known.storage).copied().chain(known.missing()).for_each(|id| is_served[id as usize] = true);
+        }
+        let served = self.names.iter().zip(is_served).filter(|&(_, is_served)| is_served);
+        served.map(|(gvr, _)| (gvr.group.clone(), gvr.version.clone())).collect()
     }
 
     /// All servers, for people.

@@ -568,6 +568,43 @@ fn without_the_exclusions_nothing_goes_to_a_peer() {
     assert_eq!(story.who("theirs"), "b", "an old list is better than none");
 }
 
+/// Nothing goes to a peer then, and what nobody is known to serve may be a peer's all the same.
+#[test]
+fn without_the_exclusions_a_peer_that_was_not_asked_leaves_questions_open() {
+    for (denied, listed) in [(Exclusion::Custom, Exclusion::Aggregated), (Exclusion::Aggregated, Exclusion::Custom)] {
+        let mut story = Story::untold();
+        story.tell(Event::ExcludedDenied(denied));
+        story.tell(Event::Excluded(listed, Vec::new()));
+        story.probe("a", true);
+        story.fetch("a", "", &["mine"]);
+        story.pass(START);
+        assert_eq!((story.who("mine"), story.who("other"), story.ready()), ("a".into(), "Unasked".into(), "a".into()), "no lists");
+        story.leases(&[lease("a", "a1", 1), lease("b", "b1", 2)]);
+        story.tell(Event::Endpoints(Vec::new()));
+        assert_eq!((story.who("mine"), story.who("other")), ("a".into(), "Unasked".into()), "b was not asked");
+        story.probe("b", true);
+        story.fetch("b", "b1", &["theirs"]);
+        assert_eq!((story.who("theirs"), story.who("other")), ("Gone".into(), "Unknown".into()));
+        story.leases(&[lease("a", "a1", 1), lease("b", "b2", 2)]);
+        assert_eq!((story.who("mine"), story.who("other")), ("a".into(), "Unasked".into()), "it started anew");
+    }
+}
+
+#[test]
+fn without_the_exclusions_a_local_server_that_cannot_be_asked_answers_for_itself() {
+    let mut story = Story::untold();
+    story.leases(&[lease("a", "a1", 1), lease("b", "b1", 2), lease("c", "c1", 3)]);
+    story.tell(Event::Endpoints(Vec::new()));
+    story.tell(Event::Excluded(Exclusion::Custom, Vec::new()));
+    story.tell(Event::ExcludedDenied(Exclusion::Aggregated));
+    story.probe("a", true);
+    story.probe("b", true);
+    story.fetch("b", "b1", &["theirs"]);
+    assert_eq!(story.inventory.snapshot(1, story.now).map(|_| ()), None);
+    story.pass(START);
+    assert_eq!((story.who("other"), story.ready()), ("Unknown".into(), "a".into()), "else all would be 503");
+}
+
 /// As kube-apiserver and the design have them.
 #[test]
 fn the_times_are_those_of_the_design() {
@@ -767,6 +804,73 @@ fn of_two_at_one_address_the_one_that_can_be_used_has_it() {
     assert_eq!((story.who("theirs"), story.ready()), ("b".into(), "a b".into()), "it says that it started anew");
 }
 
+/// As in clusters before v1.36, whose Leases name no address, when a proxy ends and comes back.
+#[test]
+fn a_server_that_loses_its_name_keeps_what_was_known_of_it() {
+    let mut story = Story::new();
+    let (endpoint, nameless) = (at("10.0.0.2:6443"), "addr:10.0.0.2:6443");
+    let leases = |holder: &str| [lease("a", "a1", 1), Lease { address: None, ..lease("b", holder, 2) }];
+    let proxy = || Event::Proxies(vec![Proxy { server: id("b"), address: at("10.0.1.2:6445"), advertised: Some(endpoint) }]);
+    story.leases(&leases("b1"));
+    story.tell(Event::Endpoints(vec![endpoint]));
+    story.tell(proxy());
+    story.probe("b", true);
+    story.fetch("b", "b1", &["theirs"]);
+    for _ in 0..2 {
+        story.pass(SECOND);
+        story.tell(Event::Proxies(Vec::new()));
+        assert_eq!((story.who("theirs"), story.ready()), (nameless.into(), format!("a {nameless}")));
+        assert_eq!((story.who("other"), story.due()), ("Unknown".into(), vec![nameless.into()]));
+        story.tell(proxy());
+        assert_eq!((story.who("theirs"), story.ready(), story.address(nameless)), ("b".into(), "a b".into(), None));
+        story.fetch("b", "b1", &["theirs"]);
+    }
+    // It started anew, and is not asked yet.
+    story.leases(&leases("b2"));
+    story.tell(Event::Proxies(Vec::new()));
+    assert_eq!((story.who("theirs"), story.who("other"), story.ready()), (nameless.into(), "Unasked".into(), "a".into()));
+    story.probe(nameless, true);
+    assert_eq!((story.ready(), story.due()), ("a".into(), vec![nameless.into()]));
+    story.fetch(nameless, "", &[]);
+    assert_eq!((story.who("theirs"), story.who("other"), story.ready()), ("Unknown".into(), "Unknown".into(), format!("a {nameless}")));
+}
+
+#[test]
+fn a_made_up_proxy_that_goes_keeps_no_address() {
+    let mut story = Story::new();
+    let (endpoint, nameless) = (at("10.0.0.7:6443"), "addr:10.0.0.7:6443");
+    story.fetch("b", "b1", &[]);
+    story.tell(Event::Endpoints(vec![endpoint]));
+    story.probe(nameless, true);
+    story.fetch(nameless, "", &["seven"]);
+    let placeless = Lease { address: None, ..lease("x", "x1", 9) };
+    for leases in [vec![], vec![placeless]] {
+        story.leases(&[vec![lease("a", "a1", 1), lease("b", "b1", 2)], leases].concat());
+        story.tell(Event::Proxies(vec![Proxy { server: id("x"), address: at("10.0.1.9:6445"), advertised: Some(endpoint) }]));
+        assert_eq!(story.who("seven"), "x");
+        story.tell(Event::Proxies(Vec::new()));
+        assert_eq!((story.who("seven"), story.address("x"), story.ready()), (nameless.into(), None, format!("a {nameless} b")));
+    }
+}
+
+#[test]
+fn a_server_that_nothing_says_the_address_of_is_forgotten_like_one_that_left() {
+    let mut story = Story::new();
+    let placeless = [lease("a", "a1", 1), Lease { address: None, ..lease("b", "b1", 2) }];
+    story.fetch("b", "b1", &["theirs"]);
+    story.tell(Event::StorageVersions(vec![(id("b"), gvr("stored"))]));
+    story.pass(GONE);
+    story.leases(&placeless);
+    story.pass(GONE - SECOND);
+    story.leases(&placeless);
+    assert_eq!((story.who("theirs"), story.who("mine")), ("Gone".into(), "a".into()));
+    story.pass(SECOND);
+    assert_eq!(["theirs", "stored", "other"].map(|resource| story.who(resource)), ["Unknown"; 3].map(String::from));
+    // It is back, and may serve something else.
+    story.leases(&[lease("a", "a1", 1), lease("b", "b1", 2)]);
+    assert_eq!((story.who("stored"), story.who("other"), story.ready()), ("b".into(), "Unasked".into(), "a".into()));
+}
+
 #[test]
 fn servers_behind_one_address_are_told_apart_by_their_proxies() {
     let mut story = Story::new();
@@ -876,6 +980,23 @@ fn of_more_resources_than_fit_locals_stay() {
     story.pass(HYSTERESIS);
     story.fetch("b", "b1", &[]);
     assert_eq!((story.who("r5"), story.who("r65535")), ("Unknown".into(), "a".into()), "there is room again");
+}
+
+#[test]
+fn group_versions_that_nobody_serves_any_more_are_not_asked_about() {
+    let mut story = Story::new();
+    let fetch = |story: &mut Story, group: &str| {
+        let (server, holder, began) = (id("b"), Some("b1".into()), story.now);
+        story.tell(Event::Fetched { server, holder, began, serves: Some(vec![Gvr::new(group, "v1", "things")]) });
+    };
+    let groups = |story: &Story| story.inventory.group_versions().into_iter().map(|(group, _)| group.into()).collect::<Vec<String>>();
+    fetch(&mut story, "old");
+    fetch(&mut story, "new");
+    story.tell(Event::StorageVersions(vec![(id("b"), Gvr::new("stored", "v1", "things"))]));
+    assert_eq!(groups(&story), ["g", "new", "old", "stored"]);
+    story.pass(HYSTERESIS);
+    fetch(&mut story, "new");
+    assert_eq!(groups(&story), ["g", "new", "stored"]);
 }
 
 #[test]

@@ -29,7 +29,7 @@ const VERSION: Limits = Limits { bytes: 64 << 10, time: Duration::from_secs(5) }
 const VERSION_LEN_MAX: usize = 64;
 /// More resources of its own than any server has; a server that says so lies.
 pub(super) const GVRS_MAX: usize = 20_000;
-/// Group-versions that are asked about one by one.
+/// Group-versions that are asked about one by one: more of its own than any server has.
 const GROUP_VERSIONS_MAX: usize = 2_000;
 
 /// What names the documents of `/api` and `/apis` as they were last.
@@ -72,6 +72,7 @@ pub(super) enum FetchError {
     Status(&'static str, StatusCode),
     Document(DocumentError),
     TooMany,
+    TooManyGroupVersions,
     TooSlow,
 }
 
@@ -82,6 +83,7 @@ impl std::fmt::Display for FetchError {
             Self::Status(path, status) => write!(f, "{path} was answered with {status}"),
             Self::Document(error) => write!(f, "{error}"),
             Self::TooMany => write!(f, "more than {GVRS_MAX} resources"),
+            Self::TooManyGroupVersions => write!(f, "more than {GROUP_VERSIONS_MAX} group-versions"),
             Self::TooSlow => write!(f, "no whole answer in {} s", TIME_MAX.as_secs()),
         }
     }
@@ -154,16 +156,8 @@ fn add(all: &mut Named, more: Named) {
 
 /// Asks about every group-version that anybody knows, and that is the server's own.
 async fn one_by_one(transport: &Transport, place: Place, listed: Vec<String>, is_core: bool, before: &Before) -> Result<Named, FetchError> {
-    let joined = |(group, version): &GroupVersion| if group.is_empty() { version.to_string() } else { format!("{group}/{version}") };
-    let known = before.known.iter().filter(|(group, _)| group.is_empty() == is_core).map(joined);
-    let mut wanted: BTreeSet<String> = listed.into_iter().chain(known).collect();
-    // What is no group-version cannot be part of a path.
-    wanted.retain(|name| name.contains('/') != is_core && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"./-".contains(&byte)));
-    for others in before.aggregated.iter().map(joined) {
-        wanted.remove(&others);
-    }
     let mut all = Named::default();
-    for name in wanted.iter().take(GROUP_VERSIONS_MAX) {
+    for name in own_group_versions(listed, is_core, before)? {
         let path = format!("{}/{name}", if is_core { "/api" } else { "/apis" });
         let reply = get(transport, place, &path, None).await?;
         match reply.status {
@@ -173,6 +167,20 @@ async fn one_by_one(transport: &Transport, place: Place, listed: Vec<String>, is
         }
     }
     Ok(all)
+}
+
+/// What is to be asked about: the core group, or all others. Nobody is routed by the rest.
+fn own_group_versions(listed: Vec<String>, is_core: bool, before: &Before) -> Result<BTreeSet<String>, FetchError> {
+    let joined = |(group, version): &GroupVersion| if group.is_empty() { version.to_string() } else { format!("{group}/{version}") };
+    let known = before.known.iter().filter(|(group, _)| group.is_empty() == is_core).map(joined);
+    let mut wanted: BTreeSet<String> = listed.into_iter().chain(known).collect();
+    // What is no group-version cannot be part of a path.
+    wanted.retain(|name| name.contains('/') != is_core && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"./-".contains(&byte)));
+    for others in before.aggregated.iter().chain(&before.custom).map(joined) {
+        wanted.remove(&others);
+    }
+    // Without some of them it would be said not to serve what it serves.
+    if wanted.len() > GROUP_VERSIONS_MAX { Err(FetchError::TooManyGroupVersions) } else { Ok(wanted) }
 }
 
 async fn get(transport: &Transport, place: Place, path: &str, etag: Option<&HeaderValue>) -> Result<Reply, FetchError> {
@@ -216,5 +224,25 @@ mod tests {
         }
         assert!(matches!(limit(&mut named(GVRS_MAX + 1, 1), &before), Err(FetchError::TooMany)));
         assert!(matches!(limit(&mut named(1, GVRS_MAX), &Before::default()), Err(FetchError::TooMany)));
+    }
+
+    #[test]
+    fn group_versions_are_asked_about_all_or_none() {
+        let (max, known) = (GROUP_VERSIONS_MAX, BTreeSet::from([("k.org".into(), "v1".into()), ("".into(), "v2".into())]));
+        let others = |group: &str| (0..5).map(|nth| (format!("{group}{nth}.org").into(), "v1".into())).collect();
+        let before = Before { known, aggregated: others("a"), custom: others("c"), ..Before::default() };
+        let listed = |own: usize| {
+            let own = (0..own).map(|nth| format!("g{nth}/v1"));
+            own.chain((0..5).flat_map(|nth| [format!("a{nth}.org/v1"), format!("c{nth}.org/v1")])).collect::<Vec<_>>()
+        };
+        for own in [0, 1, max - 1] {
+            let wanted = own_group_versions(listed(own), false, &before).unwrap();
+            assert!(wanted.len() == own + 1 && wanted.contains("k.org/v1"), "{own}: {}", wanted.len());
+        }
+        assert!(matches!(own_group_versions(listed(max), false, &before), Err(FetchError::TooManyGroupVersions)));
+        assert_eq!(
+            own_group_versions(vec!["v1".into(), "../v1".into(), "v 1".into()], true, &before).unwrap(),
+            ["v1", "v2"].map(Into::into).into()
+        );
     }
 }
