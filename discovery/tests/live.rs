@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use discovery::inventory::Settings;
+use discovery::inventory::{ADDRESS_REST, Settings};
 use discovery::live::{self, Access, Announcement, Certificates, Config, Credentials, Hint, Live, Severity, Source, SourceState};
 use discovery::{AllowList, Cidr, Name, Reader, ServerId, Snapshot, Standing, Trust, Via};
 use serde_json::json;
@@ -921,6 +921,31 @@ fn a_wrong_certificate_is_nobody() {
     });
     assert_eq!((seen.who("batch/v1/jobs"), ready(seen.reader.current())), ("Unasked".into(), "a".into()));
     assert!(b.asked().len() <= before + 4, "what was under way");
+}
+
+/// It accepts connections, and says nothing on them: it is tried again every ten seconds, and nothing moves.
+#[test]
+fn an_address_that_only_listens_takes_no_traffic() {
+    let (cluster, a, b) = pair();
+    let listening = TcpListener::bind("127.0.0.1:0").unwrap();
+    listening.set_nonblocking(true).unwrap();
+    let told = (ServerId::new(&b.id), listening.local_addr().unwrap());
+    let settings = Settings { peers: BTreeMap::from([told]), ..settings(&[&a, &b]) };
+    let mut seen = Seen::start_by(&cluster, settings, None);
+    let is_well = |snapshot: &Snapshot| {
+        let found = snapshot.servers().iter().find(|server| server.id.as_str() == b.id);
+        found.is_some_and(|server| server.address == b.address) && ready(snapshot) == "ab" && who(snapshot, "batch/v1/jobs") == "b"
+    };
+    let dials = || std::iter::from_fn(|| listening.accept().ok()).count();
+    // Whoever connects is sent away.
+    seen.until("past what only listens", |snapshot| dials() == 0 && is_well(snapshot));
+    let (began, mut again) = (Instant::now(), 0);
+    while began.elapsed() < ADDRESS_REST + Duration::from_secs(2) {
+        again += dials();
+        assert!(is_well(seen.reader.current()), "{:?} after {:?}: {:?}", again, began.elapsed(), seen.reader.current());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert!(again > 0, "it was not tried again");
 }
 
 /// All servers start again with certificates of an authority that discovery does not know yet.

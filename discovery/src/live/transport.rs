@@ -227,14 +227,6 @@ impl Transport {
         tokio::time::timeout(limits.time, exchange).await.unwrap_or(Err(SendError::TimedOut))
     }
 
-    /// Can a connection be had? Nothing is said on it.
-    pub(super) async fn reaches(&self, address: SocketAddr) -> bool {
-        if self.0.policy.check(address).is_err() {
-            return false;
-        }
-        matches!(tokio::time::timeout(CONNECT_MAX, TcpStream::connect(address)).await, Ok(Ok(_)))
-    }
-
     /// Says who we are.
     fn sign(&self, request: &mut Request<Body>) {
         request.headers_mut().insert(AUTHORIZATION, HeaderValue::clone(&self.0.authorization.load()));
