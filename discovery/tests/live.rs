@@ -556,6 +556,24 @@ fn watches_that_fail_alone_are_not_listed_anew_all_the_time() {
     seen.until_served("batch/v1/cronjobs", "b");
 }
 
+/// Half a minute is what a list has; a watch has minutes.
+#[test]
+fn a_list_that_hangs_is_given_up_and_a_watch_is_not() {
+    let (cluster, a, b) = pair();
+    a.stall("storageversions");
+    let mut seen = Seen::start(&cluster, &[&a, &b]);
+    seen.until_served("batch/v1/jobs", "b");
+    let is_given_up = |status: &live::Status| {
+        let state = status.source(Source::StorageVersions);
+        matches!(state, SourceState::Failing(why) if why.contains("no answer in time"))
+    };
+    seen.until_status_within(Duration::from_secs(40), "given up", is_given_up);
+    let is_watch = |asked: &&String| asked.contains("/leases?") && asked.contains("watch=true");
+    assert_eq!(a.asked().iter().filter(is_watch).count(), 2, "one of servers, one of proxies: {:#?}", a.asked());
+    a.unstall("storageversions");
+    seen.until_status_within(Duration::from_secs(10), "listed", are_synced);
+}
+
 /// A Lease that names what is no server, and changes, goes and comes back all the time.
 #[test]
 fn what_a_lease_can_make_us_dial_is_bounded() {

@@ -238,6 +238,8 @@ struct Script {
     serves: BTreeMap<(String, String), BTreeSet<String>>,
     denied: BTreeSet<String>,
     absent: BTreeSet<String>,
+    /// Lists of these have a head, and no end.
+    stalled: BTreeSet<String>,
     asked: Vec<String>,
 }
 
@@ -352,6 +354,14 @@ impl FakeServer {
 
     pub(crate) fn show(&self, plural: &str) {
         self.script().absent.remove(plural);
+    }
+
+    pub(crate) fn stall(&self, plural: &str) {
+        self.script().stalled.insert(plural.to_owned());
+    }
+
+    pub(crate) fn unstall(&self, plural: &str) {
+        self.script().stalled.remove(plural);
     }
 
     /// Closes its port and its connections.
@@ -494,6 +504,9 @@ fn objects(store: &Arc<Store>, script: &Arc<Mutex<Script>>, request: &Request<In
     }
     if is_watch {
         return events(Arc::clone(store), script.failing.subscribe(), plural.to_owned(), query);
+    }
+    if script.stalled.contains(plural) {
+        return Response::new(BodyExt::boxed(StreamBody::new(futures::stream::pending())));
     }
     let objects = store.objects();
     let of_kind = objects.current.iter().filter(|((of, _), object)| of == plural && selects(&query, object));
