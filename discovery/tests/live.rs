@@ -574,6 +574,30 @@ fn a_list_that_hangs_is_given_up_and_a_watch_is_not() {
     seen.until_status_within(Duration::from_secs(10), "listed", are_synced);
 }
 
+#[test]
+fn more_leases_than_are_kept_are_told_of_and_drive_nobody_out() {
+    let (cluster, a, b) = pair();
+    let mut seen = Seen::start(&cluster, &[&a, &b]);
+    seen.until("both", |snapshot| snapshot.is_complete() && ready(snapshot) == "ab" && who(snapshot, "batch/v1/jobs") == "b");
+    a.fail(Failing::ListsAndWatches);
+    seen.until_status("failing", are_failing);
+    // Their names come before all others.
+    let made_up = |nth: u32| format!("apiserver-{nth:026b}").replace('0', "2").replace('1', "3");
+    for nth in 0..4_096 {
+        cluster.lease_at(&made_up(nth), "x", "");
+    }
+    a.fail(Failing::Nothing);
+    seen.until_status("listed anew", are_synced);
+    let said = "Warning: discovery: leases: more than 4096 objects";
+    let lines = || LOG.lock().unwrap().iter().filter(|line| line.starts_with(said)).count();
+    assert_eq!(lines(), 1);
+    cluster.lease_at(&made_up(0), "y", "");
+    b.serves(&["/v1/pods", "batch/v1/jobs", "batch/v1/cronjobs"]);
+    cluster.lease(&b, "b2");
+    seen.until_served("batch/v1/cronjobs", "b");
+    assert_eq!(lines(), 1, "once for each list");
+}
+
 /// A Lease that names what is no server, and changes, goes and comes back all the time.
 #[test]
 fn what_a_lease_can_make_us_dial_is_bounded() {

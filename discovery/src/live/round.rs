@@ -38,6 +38,7 @@ const TOKEN_EVERY: Duration = Duration::from_secs(2);
 pub(super) enum Report {
     Said(Event),
     Source(Source, SourceState),
+    Overfull(Source, usize),
     Probed { server: ServerId, place: Place, began: Instant, outcome: Outcome },
     FetchDone(Box<FetchDone>),
     Checked { address: SocketAddr, reaches: bool },
@@ -197,6 +198,7 @@ impl<'a> Round<'a> {
         match report {
             Report::Said(event) => self.tell(event, now),
             Report::Source(source, state) => self.take_state(source, state),
+            Report::Overfull(source, max) => self.warn(&format!("{source}: more than {max} objects: the rest is not looked at")),
             Report::Probed { server, place, began, outcome } => self.take_probe(&server, place, began, &outcome, now),
             Report::FetchDone(done) => self.take_fetch(*done, now),
             Report::Checked { address, reaches: true } => self.tell(Event::Reachable(address), now),
