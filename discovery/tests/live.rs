@@ -789,13 +789,50 @@ fn the_own_lease_is_kept_and_deleted() {
     assert_eq!(cluster.get("leases", &name), None);
 }
 
+/// Discovery that has written its own Lease, and knows that both servers are ready.
+fn announced(cluster: &Cluster, a: &FakeServer, b: &FakeServer) -> Seen {
+    let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+    let announcement = Announcement { peer_address: at("127.0.0.1:6445"), server_address: at("127.0.0.1:6443") };
+    let mut seen = Seen::start_with(cluster, &[a, b], Some(announcement));
+    seen.until("both", |snapshot| ready(snapshot) == "ab");
+    seen.until_status("own Lease", |status| status.source(Source::OwnLease) == SourceState::Synced);
+    seen
+}
+
+/// A node shuts down.
+#[test]
+fn the_own_lease_is_deleted_also_when_local_goes_first() {
+    let (cluster, a, b) = pair();
+    let seen = announced(&cluster, &a, &b);
+    let name = format!("mvproxy-{}", a.id);
+    assert!(cluster.get("leases", &name).is_some());
+    a.stop();
+    seen.live.stop();
+    assert_eq!(cluster.get("leases", &name), None);
+}
+
+#[test]
+fn the_own_lease_is_deleted_also_while_it_is_being_written() {
+    let (cluster, a, b) = pair();
+    let seen = announced(&cluster, &a, &b);
+    let name = format!("mvproxy-{}", a.id);
+    let before = cluster.get("leases", &name);
+    b.slow_writes(Duration::from_millis(300));
+    // It is written anew where watches go.
+    a.ready(false);
+    let began = Instant::now();
+    while cluster.get("leases", &name) == before {
+        assert!(began.elapsed() < LIMIT, "not written again");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    seen.live.stop();
+    assert_eq!(cluster.get("leases", &name), None);
+}
+
 #[test]
 fn another_run_that_took_the_lease_over_keeps_it() {
     let (cluster, a, b) = pair();
-    let at = |text: &str| text.parse::<SocketAddr>().unwrap();
-    let announcement = Announcement { peer_address: at("127.0.0.1:6445"), server_address: at("127.0.0.1:6443") };
-    let seen = Seen::start_with(&cluster, &[&a, &b], Some(announcement));
-    seen.until_status("own Lease", |status| status.source(Source::OwnLease) == SourceState::Synced);
+    let seen = announced(&cluster, &a, &b);
     let name = format!("mvproxy-{}", a.id);
     cluster.put("leases", cluster.get("leases", &name).unwrap());
     seen.live.stop();

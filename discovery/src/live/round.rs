@@ -156,13 +156,15 @@ pub(super) async fn run(kept: &mut Kept) -> Result<(), Error> {
             round.take(report);
         }
     }
-    let Round { transport, watched, mut jobs, .. } = round;
-    jobs.abort_all();
-    let version = written.borrow().clone();
-    if let (Some(own), Some(version)) = (own, version) {
-        let place = *watched.borrow();
-        own.withdraw(&transport, place, &version).await;
+    let places = round.withdrawal_places();
+    let Round { transport, watched, jobs, .. } = round;
+    if let Some(own) = own {
+        // Without them whoever keeps it ends, when what it writes is written.
+        drop((reported, watched));
+        own.withdraw(&transport, &places, written).await;
     }
+    // Ends all that is left.
+    drop(jobs);
     Ok(())
 }
 
@@ -335,9 +337,7 @@ impl<'a> Round<'a> {
         }
         let asks = self.kept.inventory.probes();
         let is_local = |ask: &&Ask| ask.server == self.kept.config.settings.local;
-        // Who refuses our credentials may serve others, but tells us nothing.
-        let is_silent = |ask: &&Ask| self.work.get(&ask.server).is_some_and(Work::is_silent);
-        let ready: Vec<Place> = asks.iter().filter(|ask| ask.is_ready && !is_silent(ask)).map(|ask| self.place(ask)).collect();
+        let ready = self.ready_places(&asks);
         let local = asks.iter().find(is_local).map(|ask| self.place(ask));
         let current = *self.watched.borrow();
         let best = local.filter(|local| ready.contains(local)).or_else(|| ready.contains(&current).then_some(current));
@@ -346,6 +346,19 @@ impl<'a> Round<'a> {
             self.log(&format!("watching {} now, not {}", best.address, current.address));
             self.watched.send_replace(best);
         }
+    }
+
+    /// Where somebody is ready. Who refuses our credentials may serve others, but tells us nothing.
+    fn ready_places(&self, asks: &[Ask]) -> Vec<Place> {
+        let is_silent = |ask: &&Ask| self.work.get(&ask.server).is_some_and(Work::is_silent);
+        asks.iter().filter(|ask| ask.is_ready && !is_silent(ask)).map(|ask| self.place(ask)).collect()
+    }
+
+    /// Where our Lease may be deleted: whoever is watched, then all others that are ready.
+    fn withdrawal_places(&self) -> Vec<Place> {
+        let watched = *self.watched.borrow();
+        let ready = self.ready_places(&self.kept.inventory.probes());
+        [watched].into_iter().chain(ready.into_iter().filter(|&place| place != watched)).collect()
     }
 
     /// How a server is spoken to.

@@ -233,6 +233,8 @@ struct Script {
     documents: Documents,
     /// How long the document of a group-version takes.
     slow: Duration,
+    /// How long the answer to a write takes, when it is written.
+    slow_writes: Duration,
     /// Groups whose own server is away.
     dead: BTreeSet<String>,
     serves: BTreeMap<(String, String), BTreeSet<String>>,
@@ -336,6 +338,10 @@ impl FakeServer {
         self.script().slow = time;
     }
 
+    pub(crate) fn slow_writes(&self, time: Duration) {
+        self.script().slow_writes = time;
+    }
+
     pub(crate) fn kill_group(&self, group: &str) {
         self.script().dead.insert(group.to_owned());
     }
@@ -435,7 +441,10 @@ async fn respond(store: &Arc<Store>, script: &Arc<Mutex<Script>>, request: Reque
         }
         ["apis", _, _, "namespaces", _, "leases", name] => {
             let name = name.to_owned();
-            write(store, request, &name).await
+            let response = write(store, request, &name).await;
+            let slow = script.lock().unwrap().slow_writes;
+            tokio::time::sleep(slow).await;
+            response
         }
         _ => failed(StatusCode::NOT_FOUND),
     }
