@@ -711,6 +711,50 @@ fn a_panic_leaves_routing_as_it_was_and_heals() {
     }
 }
 
+/// The second panic makes it learn everything anew, and nobody tells it of a server that left, or of a CRD that was deleted.
+#[test]
+fn what_left_a_moment_ago_is_not_forgotten_by_panics() {
+    let (cluster, a, b) = pair();
+    let things = json!({"metadata": {"name": "things.example.org"}, "spec": {"group": "example.org", "versions": [{"name": "v1"}]}});
+    cluster.put("customresourcedefinitions", things.clone());
+    let mut seen = Seen::start(&cluster, &[&a, &b]);
+    seen.until_served("batch/v1/jobs", "b");
+    seen.live.notify(Hint::Panic);
+    seen.until_status("a panic", |status| status.panics == 1);
+    cluster.delete("leases", &b.id);
+    cluster.delete("customresourcedefinitions", "things.example.org");
+    seen.until_served("batch/v1/jobs", "Gone");
+    seen.live.notify(Hint::Panic);
+    seen.until_status("another", |status| status.panics == 2);
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(5) {
+        assert_eq!((seen.who("batch/v1/jobs"), seen.who("example.org/v1/things")), ("Gone".into(), "Excluded".into()));
+        assert_eq!(seen.who("/v1/pods"), "a");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    // It remembers again what it would forget.
+    cluster.lease(&b, "b2");
+    cluster.put("customresourcedefinitions", things);
+    seen.until_served("batch/v1/jobs", "b");
+}
+
+/// It left when nobody looked.
+#[test]
+fn what_left_between_panic_and_restart_is_not_forgotten() {
+    let (cluster, a, b) = pair();
+    let mut seen = Seen::start(&cluster, &[&a, &b]);
+    seen.until_served("batch/v1/jobs", "b");
+    seen.live.notify(Hint::Panic);
+    seen.until_status("a panic", |status| status.panics == 1);
+    seen.until_status("at work again", are_synced);
+    seen.live.notify(Hint::Panic);
+    seen.until_status("another", |status| status.panics == 2);
+    cluster.delete("leases", &b.id);
+    seen.until_status("at work again", |status| are_synced(status) && status.servers.iter().all(|server| server.view.id.as_str() != b.id));
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(seen.who("batch/v1/jobs"), "b", "as it was");
+}
+
 #[test]
 fn what_is_not_allowed_is_never_connected_to() {
     let (cluster, a, b) = pair();

@@ -21,7 +21,7 @@ use super::watch::{self, Post};
 use super::work::{Dials, Work};
 use super::{Certificates, Config, Error, Hint, Severity};
 use crate::inventory::{Ask, Event, Exclusion, GroupVersion, Inventory};
-use crate::{Publisher, Reader, ServerId, Snapshot};
+use crate::{Publisher, Reader, ServerId};
 
 /// Reports that were not taken in yet; whoever has more to say waits.
 const REPORTS_MAX: usize = 256;
@@ -57,7 +57,7 @@ pub(super) struct FetchDone {
 pub(super) struct Kept {
     pub(super) config: Config,
     pub(super) inventory: Inventory,
-    /// Nothing incomplete is published before.
+    /// Nothing incomplete is published before, and nothing that forgets what was known.
     pub(super) hold_until: Option<Instant>,
     publisher: Publisher,
     published: Reader,
@@ -371,10 +371,12 @@ impl<'a> Round<'a> {
         (self.dirty, self.attempted) = (None, now);
         let kept = &mut *self.kept;
         let Some(built) = kept.inventory.snapshot(kept.draft.generation + 1, now) else { return };
-        let is_complete = built.as_ref().is_ok_and(Snapshot::is_complete);
         let is_anything_published = kept.draft.generation > 0;
-        if kept.hold_until.is_some_and(|until| now < until) && is_anything_published && !is_complete {
-            return;
+        if kept.hold_until.is_some_and(|until| now < until) && is_anything_published {
+            let published = kept.published.current();
+            if !built.as_ref().is_ok_and(|next| next.is_complete() && !next.forgets(published)) {
+                return;
+            }
         }
         kept.hold_until = None;
         match built {
