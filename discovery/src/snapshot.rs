@@ -121,6 +121,17 @@ impl Snapshot {
             && self.table.is_like(&other.table, |here, there| value(self, here) == value(other, there))
     }
 
+    /// Is one of the other's servers not here, or something unknown that is gone or excluded there? Allocates.
+    pub fn forgets(&self, other: &Self) -> bool {
+        let is_here = |server: &Server| self.servers.iter().any(|here| here.id == server.id);
+        let mut unserved = other.table.iter().filter(|&(_, set)| other.sets[usize::from(set)].is_empty());
+        let is_unknown = |gvr: &Gvr| {
+            let name = Name::new(gvr.group.as_bytes(), gvr.version.as_bytes(), gvr.resource.as_bytes());
+            matches!(self.table.find_part(&name), Found::Nothing)
+        };
+        !other.servers.iter().all(is_here) || unserved.any(|(gvr, _)| is_unknown(&gvr))
+    }
+
     /// The group-versions of custom resources and aggregated APIs, in no order: they are not this table's matter. For people.
     pub fn excluded(&self) -> impl Iterator<Item = (String, String)> {
         let named = self.table.iter().map(|(gvr, _)| gvr);

@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use discovery::inventory::Settings;
+use discovery::inventory::{ADDRESS_REST, Settings};
 use discovery::live::{self, Access, Announcement, Certificates, Config, Credentials, Hint, Live, Severity, Source, SourceState};
 use discovery::{AllowList, Cidr, Name, Reader, ServerId, Snapshot, Standing, Trust, Via};
 use serde_json::json;
@@ -556,6 +556,48 @@ fn watches_that_fail_alone_are_not_listed_anew_all_the_time() {
     seen.until_served("batch/v1/cronjobs", "b");
 }
 
+/// Half a minute is what a list has; a watch has minutes.
+#[test]
+fn a_list_that_hangs_is_given_up_and_a_watch_is_not() {
+    let (cluster, a, b) = pair();
+    a.stall("storageversions");
+    let mut seen = Seen::start(&cluster, &[&a, &b]);
+    seen.until_served("batch/v1/jobs", "b");
+    let is_given_up = |status: &live::Status| {
+        let state = status.source(Source::StorageVersions);
+        matches!(state, SourceState::Failing(why) if why.contains("no answer in time"))
+    };
+    seen.until_status_within(Duration::from_secs(40), "given up", is_given_up);
+    let is_watch = |asked: &&String| asked.contains("/leases?") && asked.contains("watch=true");
+    assert_eq!(a.asked().iter().filter(is_watch).count(), 2, "one of servers, one of proxies: {:#?}", a.asked());
+    a.unstall("storageversions");
+    seen.until_status_within(Duration::from_secs(10), "listed", are_synced);
+}
+
+#[test]
+fn more_leases_than_are_kept_are_told_of_and_drive_nobody_out() {
+    let (cluster, a, b) = pair();
+    let mut seen = Seen::start(&cluster, &[&a, &b]);
+    seen.until("both", |snapshot| snapshot.is_complete() && ready(snapshot) == "ab" && who(snapshot, "batch/v1/jobs") == "b");
+    a.fail(Failing::ListsAndWatches);
+    seen.until_status("failing", are_failing);
+    // Their names come before all others.
+    let made_up = |nth: u32| format!("apiserver-{nth:026b}").replace('0', "2").replace('1', "3");
+    for nth in 0..4_096 {
+        cluster.lease_at(&made_up(nth), "x", "");
+    }
+    a.fail(Failing::Nothing);
+    seen.until_status("listed anew", are_synced);
+    let said = "Warning: discovery: leases: more than 4096 objects";
+    let lines = || LOG.lock().unwrap().iter().filter(|line| line.starts_with(said)).count();
+    assert_eq!(lines(), 1);
+    cluster.lease_at(&made_up(0), "y", "");
+    b.serves(&["/v1/pods", "batch/v1/jobs", "batch/v1/cronjobs"]);
+    cluster.lease(&b, "b2");
+    seen.until_served("batch/v1/cronjobs", "b");
+    assert_eq!(lines(), 1, "once for each list");
+}
+
 /// A Lease that names what is no server, and changes, goes and comes back all the time.
 #[test]
 fn what_a_lease_can_make_us_dial_is_bounded() {
@@ -669,6 +711,50 @@ fn a_panic_leaves_routing_as_it_was_and_heals() {
     }
 }
 
+/// The second panic makes it learn everything anew, and nobody tells it of a server that left, or of a CRD that was deleted.
+#[test]
+fn what_left_a_moment_ago_is_not_forgotten_by_panics() {
+    let (cluster, a, b) = pair();
+    let things = json!({"metadata": {"name": "things.example.org"}, "spec": {"group": "example.org", "versions": [{"name": "v1"}]}});
+    cluster.put("customresourcedefinitions", things.clone());
+    let mut seen = Seen::start(&cluster, &[&a, &b]);
+    seen.until_served("batch/v1/jobs", "b");
+    seen.live.notify(Hint::Panic);
+    seen.until_status("a panic", |status| status.panics == 1);
+    cluster.delete("leases", &b.id);
+    cluster.delete("customresourcedefinitions", "things.example.org");
+    seen.until_served("batch/v1/jobs", "Gone");
+    seen.live.notify(Hint::Panic);
+    seen.until_status("another", |status| status.panics == 2);
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(5) {
+        assert_eq!((seen.who("batch/v1/jobs"), seen.who("example.org/v1/things")), ("Gone".into(), "Excluded".into()));
+        assert_eq!(seen.who("/v1/pods"), "a");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    // It remembers again what it would forget.
+    cluster.lease(&b, "b2");
+    cluster.put("customresourcedefinitions", things);
+    seen.until_served("batch/v1/jobs", "b");
+}
+
+/// It left when nobody looked.
+#[test]
+fn what_left_between_panic_and_restart_is_not_forgotten() {
+    let (cluster, a, b) = pair();
+    let mut seen = Seen::start(&cluster, &[&a, &b]);
+    seen.until_served("batch/v1/jobs", "b");
+    seen.live.notify(Hint::Panic);
+    seen.until_status("a panic", |status| status.panics == 1);
+    seen.until_status("at work again", are_synced);
+    seen.live.notify(Hint::Panic);
+    seen.until_status("another", |status| status.panics == 2);
+    cluster.delete("leases", &b.id);
+    seen.until_status("at work again", |status| are_synced(status) && status.servers.iter().all(|server| server.view.id.as_str() != b.id));
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(seen.who("batch/v1/jobs"), "b", "as it was");
+}
+
 #[test]
 fn what_is_not_allowed_is_never_connected_to() {
     let (cluster, a, b) = pair();
@@ -747,13 +833,50 @@ fn the_own_lease_is_kept_and_deleted() {
     assert_eq!(cluster.get("leases", &name), None);
 }
 
+/// Discovery that has written its own Lease, and knows that both servers are ready.
+fn announced(cluster: &Cluster, a: &FakeServer, b: &FakeServer) -> Seen {
+    let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+    let announcement = Announcement { peer_address: at("127.0.0.1:6445"), server_address: at("127.0.0.1:6443") };
+    let mut seen = Seen::start_with(cluster, &[a, b], Some(announcement));
+    seen.until("both", |snapshot| ready(snapshot) == "ab");
+    seen.until_status("own Lease", |status| status.source(Source::OwnLease) == SourceState::Synced);
+    seen
+}
+
+/// A node shuts down.
+#[test]
+fn the_own_lease_is_deleted_also_when_local_goes_first() {
+    let (cluster, a, b) = pair();
+    let seen = announced(&cluster, &a, &b);
+    let name = format!("mvproxy-{}", a.id);
+    assert!(cluster.get("leases", &name).is_some());
+    a.stop();
+    seen.live.stop();
+    assert_eq!(cluster.get("leases", &name), None);
+}
+
+#[test]
+fn the_own_lease_is_deleted_also_while_it_is_being_written() {
+    let (cluster, a, b) = pair();
+    let seen = announced(&cluster, &a, &b);
+    let name = format!("mvproxy-{}", a.id);
+    let before = cluster.get("leases", &name);
+    b.slow_writes(Duration::from_millis(300));
+    // It is written anew where watches go.
+    a.ready(false);
+    let began = Instant::now();
+    while cluster.get("leases", &name) == before {
+        assert!(began.elapsed() < LIMIT, "not written again");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    seen.live.stop();
+    assert_eq!(cluster.get("leases", &name), None);
+}
+
 #[test]
 fn another_run_that_took_the_lease_over_keeps_it() {
     let (cluster, a, b) = pair();
-    let at = |text: &str| text.parse::<SocketAddr>().unwrap();
-    let announcement = Announcement { peer_address: at("127.0.0.1:6445"), server_address: at("127.0.0.1:6443") };
-    let seen = Seen::start_with(&cluster, &[&a, &b], Some(announcement));
-    seen.until_status("own Lease", |status| status.source(Source::OwnLease) == SourceState::Synced);
+    let seen = announced(&cluster, &a, &b);
     let name = format!("mvproxy-{}", a.id);
     cluster.put("leases", cluster.get("leases", &name).unwrap());
     seen.live.stop();
@@ -921,6 +1044,31 @@ fn a_wrong_certificate_is_nobody() {
     });
     assert_eq!((seen.who("batch/v1/jobs"), ready(seen.reader.current())), ("Unasked".into(), "a".into()));
     assert!(b.asked().len() <= before + 4, "what was under way");
+}
+
+/// It accepts connections, and says nothing on them: it is tried again every ten seconds, and nothing moves.
+#[test]
+fn an_address_that_only_listens_takes_no_traffic() {
+    let (cluster, a, b) = pair();
+    let listening = TcpListener::bind("127.0.0.1:0").unwrap();
+    listening.set_nonblocking(true).unwrap();
+    let told = (ServerId::new(&b.id), listening.local_addr().unwrap());
+    let settings = Settings { peers: BTreeMap::from([told]), ..settings(&[&a, &b]) };
+    let mut seen = Seen::start_by(&cluster, settings, None);
+    let is_well = |snapshot: &Snapshot| {
+        let found = snapshot.servers().iter().find(|server| server.id.as_str() == b.id);
+        found.is_some_and(|server| server.address == b.address) && ready(snapshot) == "ab" && who(snapshot, "batch/v1/jobs") == "b"
+    };
+    let dials = || std::iter::from_fn(|| listening.accept().ok()).count();
+    // Whoever connects is sent away.
+    seen.until("past what only listens", |snapshot| dials() == 0 && is_well(snapshot));
+    let (began, mut again) = (Instant::now(), 0);
+    while began.elapsed() < ADDRESS_REST + Duration::from_secs(2) {
+        again += dials();
+        assert!(is_well(seen.reader.current()), "{:?} after {:?}: {:?}", again, began.elapsed(), seen.reader.current());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert!(again > 0, "it was not tried again");
 }
 
 /// All servers start again with certificates of an authority that discovery does not know yet.

@@ -1,7 +1,7 @@
 //! Our own Lease, by which other proxies find our peer port: kept while we run, deleted when we stop.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Request, StatusCode};
@@ -24,6 +24,8 @@ const EVERY: Duration = Duration::from_secs(10);
 const EVERY_FAILED: Duration = Duration::from_secs(1);
 /// A Lease, as the server sends it back.
 const ANSWER: Limits = Limits { bytes: 1 << 20, time: Duration::from_secs(3) };
+/// How long a write under way is waited for before it is deleted.
+const WRITE_END_MAX: Duration = Duration::from_secs(1);
 /// How long readers may take it for ours; ours do not look at it.
 const LEASE_SECONDS: u64 = 40;
 
@@ -117,13 +119,28 @@ impl OwnLease {
         }
     }
 
-    /// Deletes it, if it is still the version that we wrote last: another run of the program may have taken over.
-    pub(super) async fn withdraw(&self, transport: &Transport, place: Place, version: &str) {
+    /// Deletes it, if it is still the version that we wrote last: another run of the program may have taken over. The local server may be
+    /// going down with us: then another is asked. `kept` has no sender when nothing is being written any more.
+    pub(super) async fn withdraw(&self, transport: &Transport, places: &[Place], mut kept: signal::Receiver<Option<String>>) {
+        let deadline = Instant::now() + ANSWER.time;
+        // What is being written changes the version.
+        let written = async { while kept.changed().await.is_ok() {} };
+        // If it takes longer, the version from before has to do.
+        tokio::time::timeout(WRITE_END_MAX, written).await.ok();
+        let Some(version) = kept.borrow().clone() else { return };
         let options = serde_json::json!({
             "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": { "resourceVersion": version },
         });
-        // Whatever the answer is, there is nothing more to be done.
-        drop(self.send(transport, place, Method::DELETE, "", &options).await);
+        for (place, left) in places.iter().zip((1..=places.len()).rev()) {
+            // One that hangs leaves time for the others.
+            let share = deadline.saturating_duration_since(Instant::now()) / u32::try_from(left).unwrap_or(u32::MAX);
+            let answer = tokio::time::timeout(share, self.send(transport, *place, Method::DELETE, "", &options)).await;
+            // Deleted, or gone, or another's: nothing more is to be done.
+            let is_done = |status: StatusCode| status.is_success() || matches!(status, StatusCode::NOT_FOUND | StatusCode::CONFLICT);
+            if matches!(answer, Ok(Ok(reply)) if is_done(reply.status)) {
+                return;
+            }
+        }
     }
 
     async fn send(

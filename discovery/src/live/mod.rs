@@ -47,7 +47,8 @@ const HINTS_MAX: usize = 64;
 const RESTART_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 /// Two panics this close may have the same cause, which may be what is known: then all of it is learned anew.
 const PANICS_APART: Duration = Duration::from_secs(60);
-/// What is learned anew is not published before it is complete, or this has passed: as long as a server that left is remembered.
+/// What is learned anew is not published before it is complete and names all that was known, or this has passed: as long as a server that
+/// left is remembered.
 const HOLD: Duration = Duration::from_secs(60);
 /// How soon the local server is asked again who it is.
 const IDENTIFY_PAUSE: Duration = Duration::from_millis(250);

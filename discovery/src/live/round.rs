@@ -21,7 +21,7 @@ use super::watch::{self, Post};
 use super::work::{Dials, Work};
 use super::{Certificates, Config, Error, Hint, Severity};
 use crate::inventory::{Ask, Event, Exclusion, GroupVersion, Inventory};
-use crate::{Publisher, Reader, ServerId, Snapshot};
+use crate::{Publisher, Reader, ServerId};
 
 /// Reports that were not taken in yet; whoever has more to say waits.
 const REPORTS_MAX: usize = 256;
@@ -38,6 +38,7 @@ const TOKEN_EVERY: Duration = Duration::from_secs(2);
 pub(super) enum Report {
     Said(Event),
     Source(Source, SourceState),
+    Overfull(Source, usize),
     Probed { server: ServerId, place: Place, began: Instant, outcome: Outcome },
     FetchDone(Box<FetchDone>),
     Checked { address: SocketAddr, reaches: bool },
@@ -56,7 +57,7 @@ pub(super) struct FetchDone {
 pub(super) struct Kept {
     pub(super) config: Config,
     pub(super) inventory: Inventory,
-    /// Nothing incomplete is published before.
+    /// Nothing incomplete is published before, and nothing that forgets what was known.
     pub(super) hold_until: Option<Instant>,
     publisher: Publisher,
     published: Reader,
@@ -155,13 +156,15 @@ pub(super) async fn run(kept: &mut Kept) -> Result<(), Error> {
             round.take(report);
         }
     }
-    let Round { transport, watched, mut jobs, .. } = round;
-    jobs.abort_all();
-    let version = written.borrow().clone();
-    if let (Some(own), Some(version)) = (own, version) {
-        let place = *watched.borrow();
-        own.withdraw(&transport, place, &version).await;
+    let places = round.withdrawal_places();
+    let Round { transport, watched, jobs, .. } = round;
+    if let Some(own) = own {
+        // Without them whoever keeps it ends, when what it writes is written.
+        drop((reported, watched));
+        own.withdraw(&transport, &places, written).await;
     }
+    // Ends all that is left.
+    drop(jobs);
     Ok(())
 }
 
@@ -197,6 +200,7 @@ impl<'a> Round<'a> {
         match report {
             Report::Said(event) => self.tell(event, now),
             Report::Source(source, state) => self.take_state(source, state),
+            Report::Overfull(source, max) => self.warn(&format!("{source}: more than {max} objects: the rest is not looked at")),
             Report::Probed { server, place, began, outcome } => self.take_probe(&server, place, began, &outcome, now),
             Report::FetchDone(done) => self.take_fetch(*done, now),
             Report::Checked { address, reaches: true } => self.tell(Event::Reachable(address), now),
@@ -333,9 +337,7 @@ impl<'a> Round<'a> {
         }
         let asks = self.kept.inventory.probes();
         let is_local = |ask: &&Ask| ask.server == self.kept.config.settings.local;
-        // Who refuses our credentials may serve others, but tells us nothing.
-        let is_silent = |ask: &&Ask| self.work.get(&ask.server).is_some_and(Work::is_silent);
-        let ready: Vec<Place> = asks.iter().filter(|ask| ask.is_ready && !is_silent(ask)).map(|ask| self.place(ask)).collect();
+        let ready = self.ready_places(&asks);
         let local = asks.iter().find(is_local).map(|ask| self.place(ask));
         let current = *self.watched.borrow();
         let best = local.filter(|local| ready.contains(local)).or_else(|| ready.contains(&current).then_some(current));
@@ -344,6 +346,19 @@ impl<'a> Round<'a> {
             self.log(&format!("watching {} now, not {}", best.address, current.address));
             self.watched.send_replace(best);
         }
+    }
+
+    /// Where somebody is ready. Who refuses our credentials may serve others, but tells us nothing.
+    fn ready_places(&self, asks: &[Ask]) -> Vec<Place> {
+        let is_silent = |ask: &&Ask| self.work.get(&ask.server).is_some_and(Work::is_silent);
+        asks.iter().filter(|ask| ask.is_ready && !is_silent(ask)).map(|ask| self.place(ask)).collect()
+    }
+
+    /// Where our Lease may be deleted: whoever is watched, then all others that are ready.
+    fn withdrawal_places(&self) -> Vec<Place> {
+        let watched = *self.watched.borrow();
+        let ready = self.ready_places(&self.kept.inventory.probes());
+        [watched].into_iter().chain(ready.into_iter().filter(|&place| place != watched)).collect()
     }
 
     /// How a server is spoken to.
@@ -356,10 +371,12 @@ impl<'a> Round<'a> {
         (self.dirty, self.attempted) = (None, now);
         let kept = &mut *self.kept;
         let Some(built) = kept.inventory.snapshot(kept.draft.generation + 1, now) else { return };
-        let is_complete = built.as_ref().is_ok_and(Snapshot::is_complete);
         let is_anything_published = kept.draft.generation > 0;
-        if kept.hold_until.is_some_and(|until| now < until) && is_anything_published && !is_complete {
-            return;
+        if kept.hold_until.is_some_and(|until| now < until) && is_anything_published {
+            let published = kept.published.current();
+            if !built.as_ref().is_ok_and(|next| next.is_complete() && !next.forgets(published)) {
+                return;
+            }
         }
         kept.hold_until = None;
         match built {

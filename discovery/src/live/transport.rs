@@ -1,7 +1,7 @@
 //! Connections to servers: one place where every address is checked, as the very one that is about to be connected.
 //!
 //! What always holds: an address is a literal, and local, named on the command line, or on the allow-list of this moment; the server proves
-//! to be `kubernetes.default.svc` before it sees a byte of ours; nothing is redirected; a body has an end that we chose; a connection
+//! to be `kubernetes.default.svc` before it sees a byte of ours; nothing is redirected; a body has an end that we chose, and a list has its time; a connection
 //! that was idle when certificates were replaced is not used again.
 //!
 //! HTTP/1.1 on purpose: a request that hangs is dropped with its connection, and hangs nobody else.
@@ -20,7 +20,7 @@ use bytes::Bytes;
 use http::header::{AUTHORIZATION, USER_AGENT, VIA};
 use http::uri::{Authority, Scheme};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::client::legacy::{Client, Error as ClientError};
@@ -42,8 +42,8 @@ use crate::{AllowList, PROXY_HTTP1, ServerId, Via};
 const SERVER_NAME: &str = "kubernetes.default.svc";
 /// TCP and TLS together.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// A page of a list, or all events of one watch request.
-const LIST_BYTES_MAX: usize = 128 << 20;
+/// A page of a list: of CRDs it has some 10 MiB. Of a watch these are the bytes of all events, and the time until the first of its answer.
+const LIST: Limits = Limits { bytes: 128 << 20, time: Duration::from_secs(30) };
 /// What is kept open to a server for the next fetch.
 const IDLE: Duration = Duration::from_secs(30);
 /// The same, in connections: a probe, the two documents of a fetch, and one to spare.
@@ -151,6 +151,8 @@ impl std::fmt::Display for SendError {
     }
 }
 
+impl std::error::Error for SendError {}
+
 impl Transport {
     pub(super) fn new(access: &Access, local: &ServerId, trusted: HashSet<SocketAddr>, allowed: AllowList) -> Result<Self, Error> {
         let policy = Arc::new(Policy { trusted, allowed: ArcSwap::from_pointee(allowed) });
@@ -186,13 +188,23 @@ impl Transport {
         Ok(())
     }
 
-    /// A client for watches. Must be called in the runtime.
+    /// A client for lists and watches. Must be called in the runtime.
     pub(super) fn kube(&self, place: Place) -> kube::Client {
         let transport = self.clone();
-        let service = tower::service_fn(move |mut request| {
-            transport.sign(&mut request);
-            let sent = transport.send(place, request);
-            async move { Ok::<_, ClientError>(sent.await?.map(|body| Limited::new(body, LIST_BYTES_MAX))) }
+        let service = tower::service_fn(move |mut request: Request<Body>| {
+            let transport = transport.clone();
+            async move {
+                if !is_watch(request.uri()) {
+                    let reply = transport.ask(place, request, LIST).await?;
+                    let (mut parts, ()) = Response::new(()).into_parts();
+                    (parts.status, parts.headers) = (reply.status, reply.headers);
+                    return Ok(Response::from_parts(parts, Either::Left(Full::new(reply.body))));
+                }
+                transport.sign(&mut request);
+                let opened = tokio::time::timeout(LIST.time, transport.open(place, request)).await;
+                let response = opened.unwrap_or(Err(SendError::TimedOut))?;
+                Ok::<_, SendError>(response.map(|body| Either::Right(Limited::new(body, LIST.bytes))))
+            }
         });
         kube::Client::new(service, "default")
     }
@@ -215,11 +227,7 @@ impl Transport {
 
     async fn exchange(&self, place: Place, request: Request<Body>, limits: Limits) -> Result<Reply, SendError> {
         let exchange = async {
-            let response = self.send(place, request).await.map_err(|error| {
-                let text = with_causes(&error);
-                if error.is_connect() { SendError::Connect(text) } else { SendError::Broken(text) }
-            })?;
-            let (parts, body) = response.into_parts();
+            let (parts, body) = self.open(place, request).await?.into_parts();
             let body = Limited::new(body, limits.bytes).collect().await.map_err(|error| SendError::Broken(with_causes(&*error)))?;
             let connected = parts.extensions.get::<Made>().map(|made| made.0);
             Ok(Reply { status: parts.status, headers: parts.headers, body: body.to_bytes(), connected })
@@ -227,12 +235,12 @@ impl Transport {
         tokio::time::timeout(limits.time, exchange).await.unwrap_or(Err(SendError::TimedOut))
     }
 
-    /// Can a connection be had? Nothing is said on it.
-    pub(super) async fn reaches(&self, address: SocketAddr) -> bool {
-        if self.0.policy.check(address).is_err() {
-            return false;
-        }
-        matches!(tokio::time::timeout(CONNECT_MAX, TcpStream::connect(address)).await, Ok(Ok(_)))
+    /// One request and the head of its response.
+    async fn open(&self, place: Place, request: Request<Body>) -> Result<Response<Incoming>, SendError> {
+        self.send(place, request).await.map_err(|error| {
+            let text = with_causes(&error);
+            if error.is_connect() { SendError::Connect(text) } else { SendError::Broken(text) }
+        })
     }
 
     /// Says who we are.
@@ -255,6 +263,11 @@ impl Transport {
         }
         self.0.clients.load()[place.leg as usize].request(request)
     }
+}
+
+/// Is the answer to this one without an end?
+fn is_watch(uri: &Uri) -> bool {
+    uri.query().is_some_and(|query| query.split('&').any(|pair| pair == "watch=true"))
 }
 
 /// A path that is none is an error, and no request for another.

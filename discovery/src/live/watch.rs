@@ -2,7 +2,7 @@
 //!
 //! What always holds: nothing is said before a list is complete; a list that fails says nothing, so what was said before stays; what did
 //! not change is not said again (Leases are renewed all the time); after a failure that was reported comes a new list, which says that all
-//! is well again (a watch that goes on says nothing until an object changes).
+//! is well again (a watch that goes on says nothing until an object changes); of each kind there is a limit, and who was there first stays.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -23,6 +23,11 @@ use crate::leases;
 
 /// Objects in one answer of a list: CRDs have some 100 KiB each.
 const PAGE: u32 = 100;
+/// Leases of servers that are kept, and Leases of proxies: whoever may create them must not decide about our memory. Four times what the
+/// inventory looks at, so that it can choose.
+const LEASES_MAX: usize = 4_096;
+/// Objects of any other kind that are kept: more than a cluster can have, and few may create them.
+const OBJECTS_MAX: usize = 65_536;
 /// How long a watch runs before it is made anew.
 const WATCH_SECONDS: u32 = 240;
 /// The first and the longest pause after a failure.
@@ -50,6 +55,8 @@ struct Kind<K, T> {
     source: Source,
     api: fn(kube::Client) -> Api<K>,
     selector: Option<String>,
+    /// Objects that are kept.
+    max: usize,
     /// What an object says, if it is meant.
     read: fn(&K) -> Option<T>,
     /// What all of them say.
@@ -64,6 +71,7 @@ pub(super) fn all(post: &Post) -> Vec<futures::future::BoxFuture<'static, ()>> {
         source: Source::Leases,
         api: |client| Api::namespaced(client, leases::NAMESPACE),
         selector: labelled(leases::IDENTITY_LABEL),
+        max: LEASES_MAX,
         read: objects::identity,
         say: Event::Leases,
         denied: None,
@@ -72,6 +80,7 @@ pub(super) fn all(post: &Post) -> Vec<futures::future::BoxFuture<'static, ()>> {
         source: Source::Proxies,
         api: |client| Api::namespaced(client, leases::NAMESPACE),
         selector: labelled(leases::PROXY_LABEL),
+        max: LEASES_MAX,
         read: objects::proxy,
         say: Event::Proxies,
         denied: None,
@@ -80,6 +89,7 @@ pub(super) fn all(post: &Post) -> Vec<futures::future::BoxFuture<'static, ()>> {
         source: Source::CustomResources,
         api: Api::all,
         selector: None,
+        max: OBJECTS_MAX,
         read: objects::custom,
         say: |listed| Event::Excluded(Exclusion::Custom, listed.concat()),
         denied: Some(Event::ExcludedDenied(Exclusion::Custom)),
@@ -88,6 +98,7 @@ pub(super) fn all(post: &Post) -> Vec<futures::future::BoxFuture<'static, ()>> {
         source: Source::ApiServices,
         api: Api::all,
         selector: None,
+        max: OBJECTS_MAX,
         read: objects::aggregated,
         say: |listed| Event::Excluded(Exclusion::Aggregated, listed),
         denied: Some(Event::ExcludedDenied(Exclusion::Aggregated)),
@@ -96,6 +107,7 @@ pub(super) fn all(post: &Post) -> Vec<futures::future::BoxFuture<'static, ()>> {
         source: Source::Endpoints,
         api: |client| Api::namespaced(client, "default"),
         selector: labelled(("kubernetes.io/service-name", "kubernetes")),
+        max: OBJECTS_MAX,
         read: objects::endpoints,
         say: |listed| Event::Endpoints(listed.concat()),
         denied: None,
@@ -104,6 +116,7 @@ pub(super) fn all(post: &Post) -> Vec<futures::future::BoxFuture<'static, ()>> {
         source: Source::StorageVersions,
         api: Api::all,
         selector: None,
+        max: OBJECTS_MAX,
         read: objects::storage,
         say: |listed| Event::StorageVersions(objects::storages(listed)),
         denied: None,
@@ -118,45 +131,97 @@ pub(super) fn all(post: &Post) -> Vec<futures::future::BoxFuture<'static, ()>> {
     ]
 }
 
-/// What a watch knows.
+/// What a watch knows: `objects.len() <= max`.
 struct Store<T> {
+    max: usize,
     /// What is being listed.
     staged: Option<BTreeMap<String, T>>,
-    objects: BTreeMap<String, T>,
-    said: Option<Vec<T>>,
+    /// What was said last; nothing before the first list is complete.
+    objects: Option<BTreeMap<String, T>>,
+    /// Since the last list began: did some find no room, and was that said?
+    is_over: bool,
+    is_over_said: bool,
 }
 
 impl<T: Clone + PartialEq> Store<T> {
-    fn new() -> Self {
-        Self { staged: None, objects: BTreeMap::new(), said: None }
+    fn new(max: usize) -> Self {
+        Self { max, staged: None, objects: None, is_over: false, is_over_said: false }
     }
 
     /// Takes an event in; what to say, if there is something new.
     fn take<K: kube::Resource>(&mut self, event: watcher::Event<K>, read: fn(&K) -> Option<T>) -> Option<Vec<T>> {
         let name = |object: &K| object.meta().name.clone().unwrap_or_default();
-        match event {
-            watcher::Event::Init => self.staged = Some(BTreeMap::new()),
-            watcher::Event::InitApply(object) => {
-                if let (Some(staged), Some(read)) = (&mut self.staged, read(&object)) {
-                    staged.insert(name(&object), read);
-                }
+        let is_new = match event {
+            watcher::Event::Init => {
+                self.staged = Some(BTreeMap::new());
+                (self.is_over, self.is_over_said) = (false, false);
+                false
             }
-            watcher::Event::InitDone => self.objects = self.staged.take()?,
+            watcher::Event::InitApply(object) => {
+                if let Some(read) = read(&object) {
+                    self.stage(name(&object), read);
+                }
+                false
+            }
+            watcher::Event::InitDone => self.end_list(),
             watcher::Event::Apply(object) => match read(&object) {
-                Some(read) => drop(self.objects.insert(name(&object), read)),
-                None => drop(self.objects.remove(&name(&object))),
+                Some(read) => self.put(name(&object), read),
+                None => self.remove(&name(&object)),
             },
-            watcher::Event::Delete(object) => drop(self.objects.remove(&name(&object))),
+            watcher::Event::Delete(object) => self.remove(&name(&object)),
+        };
+        self.objects.as_ref().filter(|_| is_new && self.staged.is_none()).map(|objects| objects.values().cloned().collect())
+    }
+
+    /// Did an object find no room for the first time since the last list began?
+    fn is_over_now(&mut self) -> bool {
+        self.is_over && !std::mem::replace(&mut self.is_over_said, true)
+    }
+
+    /// Those that were there before have room in any case: nobody drives them out with names that are listed earlier.
+    fn stage(&mut self, name: String, object: T) {
+        let Some(staged) = &mut self.staged else { return };
+        let was_there = self.objects.as_ref().is_some_and(|objects| objects.contains_key(&name));
+        if staged.len() < self.max || was_there {
+            staged.insert(name, object);
+        } else {
+            self.is_over = true;
         }
-        if self.staged.is_some() {
-            return None;
+    }
+
+    /// A list is complete; does it say something new?
+    fn end_list(&mut self) -> bool {
+        let Some(mut listed) = self.staged.take() else { return false };
+        let mut surplus = listed.len().saturating_sub(self.max);
+        self.is_over |= surplus > 0;
+        listed.retain(|name, _| {
+            let goes = surplus > 0 && self.objects.as_ref().is_none_or(|objects| !objects.contains_key(name));
+            surplus -= usize::from(goes);
+            !goes
+        });
+        let listed = Some(listed);
+        let is_new = self.objects != listed;
+        self.objects = listed;
+        is_new
+    }
+
+    /// Is it new?
+    fn put(&mut self, name: String, object: T) -> bool {
+        let Some(objects) = &mut self.objects else { return false };
+        if objects.len() >= self.max && !objects.contains_key(&name) {
+            self.is_over = true;
+            return false;
         }
-        let all: Vec<T> = self.objects.values().cloned().collect();
-        if self.said.as_ref() == Some(&all) {
-            return None;
+        let is_same = objects.get(&name) == Some(&object);
+        if !is_same {
+            objects.insert(name, object);
         }
-        self.said = Some(all.clone());
-        Some(all)
+        !is_same
+    }
+
+    /// Was it there?
+    fn remove(&mut self, name: &str) -> bool {
+        self.objects.as_mut().is_some_and(|objects| objects.remove(name).is_some())
     }
 }
 
@@ -165,7 +230,7 @@ where
     K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     T: Clone + PartialEq + Send + 'static,
 {
-    let mut store = Store::new();
+    let mut store = Store::new(kind.max);
     let mut failures = Failures::default();
     let mut watched = None;
     loop {
@@ -188,6 +253,9 @@ where
                 None => break,
                 Some(Ok(event)) => {
                     let said = store.take(event, kind.read);
+                    if store.is_over_now() {
+                        post.report(Report::Overfull(kind.source, kind.max)).await;
+                    }
                     if store.staged.is_none() && failures.end() {
                         post.report(Report::Source(kind.source, SourceState::Synced)).await;
                     }
@@ -289,7 +357,61 @@ fn state_of(error: &watcher::Error) -> SourceState {
 
 #[cfg(test)]
 mod tests {
+    use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
+
     use super::*;
+
+    /// A Lease that says only this.
+    fn lease(name: &str, says: &str) -> Lease {
+        serde_json::from_value(serde_json::json!({"metadata": {"name": name, "resourceVersion": says}})).unwrap()
+    }
+
+    /// A store with room for two, and all that it says.
+    struct Case(Store<String>);
+
+    impl Case {
+        fn take(&mut self, event: watcher::Event<Lease>) -> Option<String> {
+            self.0.take(event, |lease| kube::Resource::meta(lease).resource_version.clone()).map(|all| all.join(" "))
+        }
+
+        fn list(&mut self, named: &[&str]) -> Option<String> {
+            assert_eq!(self.take(Init), None);
+            for name in named {
+                assert_eq!(self.take(InitApply(lease(name, name))), None);
+            }
+            self.take(InitDone)
+        }
+    }
+
+    #[test]
+    fn what_did_not_change_is_not_said_again() {
+        let mut case = Case(Store::new(2));
+        assert_eq!(case.list(&[]).as_deref(), Some(""), "the first list in any case");
+        assert_eq!(case.take(Apply(lease("a", "a"))).as_deref(), Some("a"));
+        assert_eq!(case.take(Apply(lease("a", "a"))), None);
+        assert_eq!(case.list(&["a"]), None);
+        assert_eq!(case.take(Apply(lease("a", "b"))).as_deref(), Some("b"));
+        assert_eq!(case.take(Delete(lease("x", "x"))), None);
+        assert_eq!(case.take(Delete(lease("a", "b"))).as_deref(), Some(""));
+    }
+
+    #[test]
+    fn beyond_the_limit_those_stay_that_were_there() {
+        let mut case = Case(Store::new(2));
+        assert_eq!(case.list(&["m", "n"]).as_deref(), Some("m n"));
+        assert!(!case.0.is_over_now());
+        assert_eq!(case.take(Apply(lease("a", "a"))), None, "no room");
+        assert!(case.0.is_over_now());
+        assert_eq!(case.take(Apply(lease("b", "b"))), None);
+        assert!(!case.0.is_over_now(), "once for each list");
+        assert_eq!(case.take(Apply(lease("n", "o"))).as_deref(), Some("m o"));
+        assert_eq!(case.list(&["a", "b", "c", "m", "n"]).as_deref(), Some("m n"), "earlier names drive nobody out");
+        assert!(case.0.is_over_now());
+        assert_eq!(case.list(&["a", "b", "n"]).as_deref(), Some("b n"), "there is room for one");
+        assert!(case.0.is_over_now());
+        assert_eq!(case.take(Delete(lease("b", "b"))).as_deref(), Some("n"));
+        assert_eq!(case.take(Apply(lease("a", "a"))).as_deref(), Some("a n"));
+    }
 
     #[test]
     fn after_an_event_that_cannot_be_read_all_is_listed_anew() {

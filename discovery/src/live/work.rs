@@ -242,14 +242,12 @@ impl Round<'_> {
         });
     }
 
-    /// That a peer port listens proves nothing: with TLS 1.3 it refuses a certificate when the handshake is over for us. So it is asked.
+    /// That somebody listens proves nothing: it may be frozen, or somebody else, and with TLS 1.3 a peer port refuses a certificate when the
+    /// handshake is over for us. So it is asked.
     fn start_check(&mut self, place: Place) {
         let (transport, reports) = (self.transport.clone(), self.reports.clone());
         self.jobs.spawn(async move {
-            let reaches = match place.leg {
-                Leg::Proxy => probe::answers(&transport, place).await,
-                Leg::Local | Leg::Peer => transport.reaches(place.address).await,
-            };
+            let reaches = probe::answers(&transport, place).await;
             drop(reports.send(Report::Checked { address: place.address, reaches }).await);
         });
     }

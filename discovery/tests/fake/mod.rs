@@ -233,11 +233,15 @@ struct Script {
     documents: Documents,
     /// How long the document of a group-version takes.
     slow: Duration,
+    /// How long the answer to a write takes, when it is written.
+    slow_writes: Duration,
     /// Groups whose own server is away.
     dead: BTreeSet<String>,
     serves: BTreeMap<(String, String), BTreeSet<String>>,
     denied: BTreeSet<String>,
     absent: BTreeSet<String>,
+    /// Lists of these have a head, and no end.
+    stalled: BTreeSet<String>,
     asked: Vec<String>,
 }
 
@@ -334,6 +338,10 @@ impl FakeServer {
         self.script().slow = time;
     }
 
+    pub(crate) fn slow_writes(&self, time: Duration) {
+        self.script().slow_writes = time;
+    }
+
     pub(crate) fn kill_group(&self, group: &str) {
         self.script().dead.insert(group.to_owned());
     }
@@ -352,6 +360,14 @@ impl FakeServer {
 
     pub(crate) fn show(&self, plural: &str) {
         self.script().absent.remove(plural);
+    }
+
+    pub(crate) fn stall(&self, plural: &str) {
+        self.script().stalled.insert(plural.to_owned());
+    }
+
+    pub(crate) fn unstall(&self, plural: &str) {
+        self.script().stalled.remove(plural);
     }
 
     /// Closes its port and its connections.
@@ -425,7 +441,10 @@ async fn respond(store: &Arc<Store>, script: &Arc<Mutex<Script>>, request: Reque
         }
         ["apis", _, _, "namespaces", _, "leases", name] => {
             let name = name.to_owned();
-            write(store, request, &name).await
+            let response = write(store, request, &name).await;
+            let slow = script.lock().unwrap().slow_writes;
+            tokio::time::sleep(slow).await;
+            response
         }
         _ => failed(StatusCode::NOT_FOUND),
     }
@@ -494,6 +513,9 @@ fn objects(store: &Arc<Store>, script: &Arc<Mutex<Script>>, request: &Request<In
     }
     if is_watch {
         return events(Arc::clone(store), script.failing.subscribe(), plural.to_owned(), query);
+    }
+    if script.stalled.contains(plural) {
+        return Response::new(BodyExt::boxed(StreamBody::new(futures::stream::pending())));
     }
     let objects = store.objects();
     let of_kind = objects.current.iter().filter(|((of, _), object)| of == plural && selects(&query, object));
