@@ -3,9 +3,11 @@
 //! no SYN anyway (multicast, broadcast, link-local IPv6 without a link) is looked for in the proxy's own list of servers. Where it may
 //! connect to, and nobody answers rightly, it does so once a second, however often the Lease changes.
 //!
+//! The allow-list is one of the command line, or the one that holds when none is given: the subnet of this machine and the EndpointSlice.
+//!
 //! SYNs are seen with CAP_NET_RAW; `MVPROXY_NO_RAW=1` does without, and counts only what arrives.
 //!
-//! `MVPROXY_LONG=1` forges a thousand times in each of the two tests; else a few hundred times.
+//! `MVPROXY_LONG=1` forges a thousand times in each attack; else a few hundred times.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise, helpers included")]
 
@@ -20,9 +22,9 @@ use http::{Method, StatusCode};
 use loadgen::Client;
 use serde_json::{Value, json};
 use support::http1::get_plain;
-use support::real::{ADMIN, Apiserver, ControlPlane, Fleet, Proxy, Version, alone, own_ip};
+use support::real::{ADMIN, Apiserver, ControlPlane, Proxy, Version, alone, own_ip};
 use support::syns::{Syns, Trap};
-use support::{eventually, headers, is_long};
+use support::{eventually, headers, is_long, notice, until};
 use tokio::time::sleep;
 
 const IDENTITY: (&str, &str) = ("apiserver.kubernetes.io/identity", "kube-apiserver");
@@ -172,6 +174,10 @@ struct Attacker {
 }
 
 impl Attacker {
+    async fn at(server: &Apiserver) -> Self {
+        Self { client: server.client(ADMIN).await, written: BTreeSet::new(), sent: 0, refused: BTreeMap::new() }
+    }
+
     async fn write(&mut self, forgery: &Forgery) -> StatusCode {
         let path = forgery.path();
         let apply = headers([("content-type", "application/apply-patch+yaml")]);
@@ -242,7 +248,7 @@ fn listen() -> Option<Syns> {
     match Syns::listen() {
         Ok(syns) => Some(syns),
         Err(error) if std::env::var_os("MVPROXY_NO_RAW").is_some_and(|value| value != "0") => {
-            println!("SYNS ARE NOT COUNTED, only connections that arrive: {error}");
+            notice(&format!("SYNS ARE NOT COUNTED, only connections that arrive: {error}"));
             None
         }
         Err(error) => panic!("cannot see SYNs (CAP_NET_RAW; MVPROXY_NO_RAW=1 does without): {error}"),
@@ -276,15 +282,15 @@ fn assert_syns(syns: &Syns, ground: &Ground, bad: &[String]) {
     }
 }
 
-/// One proxy that allows `ranges`, and an attack; `outside` are hosts that are not in them.
-async fn attack(plane: &ControlPlane, server: &Apiserver, ranges: &str, control: IpAddr, outside: &[&str]) {
+/// One proxy with these flags, of which one says what ranges are allowed, and an attack; `outside` are hosts that are not in them.
+async fn attack(plane: &ControlPlane, server: &Apiserver, flags: &[&str], control: IpAddr, outside: &[&str]) {
     let ground = Ground::prepare(control).await;
-    let fleet = Fleet::start(plane, &[server], &[&format!("--peer-cidr={ranges}"), &ground.ports()]).await;
-    let proxy = &fleet.proxies[0];
+    let ports = ground.ports();
+    let mut proxy = Proxy::alone(plane, server, &[flags, &[&ports]].concat());
+    proxy.wait_ready().await;
     let syns = listen();
-    let client = server.client(ADMIN).await;
-    let mut attacker = Attacker { client, written: BTreeSet::new(), sent: 0, refused: BTreeMap::new() };
-    let bad = ground.bad(proxy, outside);
+    let mut attacker = Attacker::at(server).await;
+    let bad = ground.bad(&proxy, outside);
 
     let believed = Forgery::server(&id(600), &ground.control.address().to_string(), "believed");
     assert!(attacker.write(&believed).await.is_success());
@@ -295,7 +301,7 @@ async fn attack(plane: &ControlPlane, server: &Apiserver, ranges: &str, control:
         attacker.round(&ground, &bad, round, server.id()).await;
         // For checks, probes and fetches of what is new.
         sleep(Duration::from_millis(1_200)).await;
-        assert_peers(proxy, &ground.allowed()).await;
+        assert_peers(&proxy, &ground.allowed()).await;
         if attacker.sent >= least() {
             break;
         }
@@ -306,10 +312,10 @@ async fn attack(plane: &ControlPlane, server: &Apiserver, ranges: &str, control:
 
     let Attacker { sent, refused, .. } = &attacker;
     let (dialled, churned, seconds) = (ground.control.accepted(), ground.churned.accepted() as u64, begun.elapsed().as_secs() + 1);
-    println!("{ranges}: {sent} forged Leases ({refused:?} refused), {dialled} connections to where they may be");
+    println!("{flags:?}: {sent} forged Leases ({refused:?} refused), {dialled} connections to where they may be");
     assert!(refused.values().sum::<usize>() * 10 < *sent, "hardly any got through: {refused:?}");
     assert!(dialled > 0, "what is believed is connected to");
-    println!("{ranges}: {churned} connections within {seconds} s to where the Lease leads that changes all the time");
+    println!("{flags:?}: {churned} connections within {seconds} s to where the Lease leads that changes all the time");
     assert!(churned > 0 && churned <= seconds + DIALS_MORE, "{churned} connections within {seconds} s");
     for trap in ground.forbidden() {
         assert_eq!(trap.accepted(), 0, "connections to {}", trap.address());
@@ -327,7 +333,8 @@ async fn forged_leases_lead_nowhere_outside_of_the_ranges_and_ports() {
     let plane = ControlPlane::start().await;
     let server = plane.server("cp-a", Version::newer()).start().await;
     // The proxy's own address is in them. Nobody answers in TEST-NET-3 (RFC 5737).
-    attack(&plane, &server, "127.0.0.1/32,127.7.0.0/16", Ipv4Addr::new(127, 7, 0, 99).into(), &["203.0.113.1", "10.255.255.1"]).await;
+    let ranges = "--peer-cidr=127.0.0.1/32,127.7.0.0/16";
+    attack(&plane, &server, &[ranges], Ipv4Addr::new(127, 7, 0, 99).into(), &["203.0.113.1", "10.255.255.1"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -336,5 +343,60 @@ async fn forged_leases_lead_to_no_loopback_nor_link_when_all_the_world_is_allowe
     let _alone = alone().await;
     let plane = ControlPlane::start().await;
     let server = plane.server("cp-a", Version::newer()).start().await;
-    attack(&plane, &server, "0.0.0.0/0,::/0", own_ip(), &["127.0.0.1", "127.255.255.254"]).await;
+    attack(&plane, &server, &["--peer-cidr=0.0.0.0/0,::/0"], own_ip(), &["127.0.0.1", "127.255.255.254"]).await;
+}
+
+/// No range is named. A proxy at an address that is not loopback allows its subnet, and any proxy what the EndpointSlice names.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "on real kube-apiservers: tests/run runs it"]
+async fn forged_leases_lead_nowhere_outside_of_the_subnet_and_the_endpoints_when_nothing_is_said() {
+    let _alone = alone().await;
+    let plane = ControlPlane::start().await;
+    let server = plane.server("cp-a", Version::newer()).ip(own_ip()).start().await;
+    let (bind, behind) = (format!("--bind-address={}", own_ip()), behind_subnet().to_string());
+    default_ports_are_two(&plane, &server, &["--peer-cidr", &bind]).await;
+    let outside = [&*behind, "203.0.113.1", "127.0.0.1", "127.255.255.254"];
+    attack(&plane, &server, &["--peer-cidr", &bind], own_ip(), &outside).await;
+    // Now the one endpoint alone, and nothing beside it.
+    let beside = Ipv4Addr::from_bits(own_v4().to_bits() ^ 1).to_string();
+    attack(&plane, &server, &["--peer-cidr"], own_ip(), &[&outside[..], &[&beside]].concat()).await;
+}
+
+/// Where no port is named either, two may be connected to.
+async fn default_ports_are_two(plane: &ControlPlane, server: &Apiserver, flags: &[&str]) {
+    let (trap, syns) = (Trap::set_all(&[own_ip()]).await.remove(0), listen());
+    let mut proxy = Proxy::alone(plane, server, flags);
+    proxy.wait_ready().await;
+    let mut attacker = Attacker::at(server).await;
+    let good = [6443, 6445].map(|port| SocketAddr::new(own_ip(), port));
+    for (nth, address) in [trap.address(), good[0], good[1]].into_iter().enumerate() {
+        attacker.write(&Forgery::server(&id(nth), &address.to_string(), "ports")).await;
+        let expected = if good.contains(&address) { json!(address) } else { Value::Null };
+        let is_known = async || proxy.server_row(&id(nth)).await.get("address") == Some(&expected);
+        until(&format!("{address} is known as {expected}"), Duration::from_secs(30), is_known).await;
+    }
+    sleep(Duration::from_secs(2)).await;
+    assert_peers(&proxy, &good).await;
+    assert_eq!(trap.accepted(), 0, "connections to {}", trap.address());
+    if let Some(syns) = &syns {
+        assert_eq!((syns.to(trap.address()), good.map(|address| syns.to(address) > 0)), (0, [true; 2]));
+    }
+    attacker.clean_up(server.id()).await;
+}
+
+fn own_v4() -> Ipv4Addr {
+    let IpAddr::V4(ip) = own_ip() else { panic!("{} is not IPv4", own_ip()) };
+    ip
+}
+
+/// The second address behind the subnet of this machine, as the kernel's routes tell it: in the byte order of the machine.
+fn behind_subnet() -> Ipv4Addr {
+    let routes = std::fs::read_to_string("/proc/net/route").unwrap();
+    let number = |text: &str| u32::from_str_radix(text, 16).map_or(0, u32::from_be);
+    let fields = routes.lines().skip(1).map(|line| line.split_whitespace().map(number).collect::<Vec<u32>>());
+    // Destination, gateway, and mask of those that need no gateway.
+    let on_link = fields.map(|fields| (fields[1], fields[2], fields[7])).filter(|&(_, gateway, mask)| gateway == 0 && mask != 0);
+    let masks = on_link.filter(|&(network, _, mask)| own_v4().to_bits() & mask == network).map(|(.., mask)| mask);
+    let mask = masks.max().unwrap();
+    Ipv4Addr::from_bits((own_v4().to_bits() | !mask) + 2)
 }

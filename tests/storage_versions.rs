@@ -16,7 +16,7 @@ use loadgen::client::Response;
 use serde_json::{Value, json};
 use support::http1::get_plain;
 use support::real::{ADMIN, Apiserver, ControlPlane, Fleet, MVPROXY, Proxy, ServerPlan, Version, job};
-use support::{headers, is_long, until};
+use support::{headers, is_long, notice, until};
 use tokio::time::sleep;
 
 const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
@@ -156,7 +156,7 @@ async fn beside_the_in_tree_proxy_with_the_api() {
 async fn beside_the_in_tree_proxy_without_the_api() {
     // Before v1.33 it needs the StorageVersion API.
     if Version::older().minor() < 33 {
-        println!("LEFT OUT: the in-tree proxy without the StorageVersion API, on {:?}", Version::older());
+        notice(&format!("LEFT OUT: the in-tree proxy without the StorageVersion API, on {:?}", Version::older()));
         return;
     }
     beside_the_in_tree_proxy(false).await;

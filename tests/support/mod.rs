@@ -27,6 +27,7 @@ pub mod syns;
 pub mod tools;
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -348,6 +349,11 @@ pub async fn until<F: Future<Output = bool>>(what: &str, limit: Duration, mut do
         assert!(started.elapsed() < limit, "not within {limit:?}: {what}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// Says what is not tested. Not `println`: what a test prints is shown only when it fails.
+pub fn notice(line: &str) {
+    std::io::stderr().write_all(format!("{line}\n").as_bytes()).ok();
 }
 
 /// Does somebody want all of it, however long it takes?

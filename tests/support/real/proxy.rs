@@ -58,8 +58,7 @@ impl Fleet {
             arguments.push(ports.clone());
             arguments.retain(|ours| !flags.iter().any(|flag| name_of(flag) == name_of(ours)));
             let [clients, peers, status] = place;
-            let own = |flag: &str| flag.replace("{clients}", &clients.port().to_string()).replace("{peers}", &peers.port().to_string());
-            arguments.extend(flags.iter().map(|&flag| own(flag)));
+            arguments.extend(flags.iter().map(|flag| with_own_ports(flag, place)));
             let log = plane.path(&format!("mvproxy-{}.log", server.hostname()));
             let hostname = server.hostname().to_owned();
             let mut proxy = Proxy { process: None, arguments, hostname, log, ca: plane.pki().ca_pem().to_owned(), clients, peers, status };
@@ -98,6 +97,11 @@ fn arguments(plane: &ControlPlane, server: &Apiserver, [clients, peers, status]:
 /// `--shards` of `--shards=1`.
 fn name_of(flag: &str) -> &str {
     flag.split_once('=').map_or(flag, |(name, _)| name)
+}
+
+/// A flag with the ports of the proxy itself for `{clients}` and `{peers}`.
+fn with_own_ports(flag: &str, [clients, peers, _]: [SocketAddr; 3]) -> String {
+    flag.replace("{clients}", &clients.port().to_string()).replace("{peers}", &peers.port().to_string())
 }
 
 /// Three ports that are free now. mvproxy refuses one that is shared, so they cannot be kept.
@@ -164,7 +168,7 @@ impl Proxy {
 
 impl Proxy {
     /// Starts one in front of a server, be there others in front of it or not, and waits for nothing. `flags` replace those of the same
-    /// name; one without a value takes that away.
+    /// name; one without a value takes that away. `{clients}` and `{peers}` in them are as in [`Fleet::start`].
     pub fn alone(plane: &ControlPlane, server: &Apiserver, flags: &[&str]) -> Self {
         let mut place = free();
         if let Some(ip) = flags.iter().find_map(|flag| flag.strip_prefix("--bind-address=")) {
@@ -179,7 +183,7 @@ impl Proxy {
         let flags: Vec<&str> = files.iter().map(String::as_str).chain(flags.iter().copied()).collect();
         let mut arguments = arguments(plane, server, place);
         arguments.retain(|ours| !flags.iter().any(|flag| name_of(flag) == name_of(ours)));
-        arguments.extend(flags.iter().filter(|flag| flag.contains('=')).map(|&flag| flag.to_owned()));
+        arguments.extend(flags.iter().filter(|flag| flag.contains('=')).map(|flag| with_own_ports(flag, place)));
         let (hostname, log) = (server.hostname().to_owned(), plane.path(&format!("{name}.log")));
         let mut proxy = Self { process: None, arguments, hostname, log, ca: plane.pki().ca_pem().to_owned(), clients, peers, status };
         proxy.launch();
