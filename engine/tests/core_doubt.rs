@@ -305,3 +305,35 @@ fn a_doubt_that_was_dropped_does_not_come_back_with_the_next_snapshot() {
     stage.get(client, THEIRS);
     assert_eq!(answer(&mut stage, 1), 1);
 }
+
+/// Waiting here would keep the proxy that sent it from another server that it knows.
+#[test]
+fn a_hop_does_not_wait_for_a_server_in_doubt_but_is_refused() {
+    let (mut stage, client) = probed();
+    let peer = stage.peer(WIDE);
+    let hop = |stage: &mut Stage| stage.ask_for(peer, MINE, &[("via", "2.0 mvproxy-s1")]);
+    stage.get(client, MINE);
+    lose_all(&mut stage, 0);
+    stage.get(client, MINE);
+    assert_eq!(stage.seen(client), [], "who has nobody else to ask waits");
+    let refused = hop(&mut stage);
+    assert_eq!(stage.seen(peer), [Event::Reset { stream: refused, code: 7 }]);
+    publish(&mut stage, 3);
+    stage.pass(SOON);
+    hop(&mut stage);
+    assert_eq!(answer(&mut stage, 0), 3);
+    assert_eq!(status(&stage.seen(peer)).as_deref(), Some("200"));
+}
+
+#[test]
+fn a_hop_that_waits_is_refused_when_the_doubt_begins() {
+    let mut stage = stage();
+    stage.publisher.publish(snapshot(2, PROBED, &[]));
+    stage.doors[0] = Door::Hangs;
+    let peer = stage.peer(WIDE);
+    let stream = stage.ask_for(peer, MINE, &[("via", "2.0 mvproxy-s1")]);
+    assert_eq!(stage.seen(peer), []);
+    stage.pass(LATE);
+    stage.establish(stage.wires.len() - 1);
+    assert_eq!(stage.seen(peer), [Event::Reset { stream, code: 7 }], "the handshake took long");
+}

@@ -408,3 +408,25 @@ fn all_uploads_of_a_client_may_end_with_their_server_and_it_is_not_blamed() {
     stage.run();
     assert_eq!((stage.seen(client), stage.wires[client].is_open), (vec![], true));
 }
+
+/// It answers before the bodies come, which are on their way by then.
+#[test]
+fn many_uploads_that_are_refused_are_no_flood() {
+    let mut stage = Stage::new(Limits::default());
+    stage.doors = [Door::Refuses; 3];
+    let client = stage.client(WIDE);
+    for nth in 0..3_000 {
+        let fields = [(":method", "POST"), (":scheme", "https"), (":authority", "stage"), (":path", BOTH)];
+        let end = &mut stage.wires[client].end;
+        let stream = end.open(&fields, false, HeadStyle::default());
+        end.data(stream, &[7; 1_000], true, None);
+        stage.run();
+        assert_eq!(status(&stage.seen(client)).as_deref(), Some("503"), "request {nth}");
+    }
+    // Those on a stream that is over are one, whatever is on its way.
+    for _ in 0..3_000 {
+        stage.wires[client].end.frame(0, 0, 1, &[7; 9]);
+        stage.run();
+    }
+    assert!(!stage.wires[client].is_open);
+}

@@ -193,7 +193,7 @@ impl Core {
         if conn.role == Role::Downstream && !is_ours && !conn.may_reset(&self.limits, self.now) {
             return Err(Reason::ENHANCE_YOUR_CALM);
         }
-        conn.remember_reset(stream, &self.limits);
+        conn.remember_reset(stream, i64::from(self.limits.client_window), &self.limits);
         self.write(key, |out| frame::put_reset(out, stream, reason));
         Ok(())
     }

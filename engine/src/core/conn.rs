@@ -113,6 +113,8 @@ pub struct Conn {
     pub(crate) idle_frames: Budget,
     /// WINDOW_UPDATEs that are paid for by DATA we sent.
     pub(crate) paid_updates: u32,
+    /// What clients may still have sent on streams that we reset, at most.
+    late_window: i64,
     /// DATA frames sent that no late reset has come for.
     unreset_data: u32,
     /// What the IO side holds for it: an incomplete TLS record.
@@ -169,6 +171,7 @@ impl Conn {
             reset_budget: Budget::full(reset_rate(role, limits), now),
             idle_frames: Budget::full(limits.idle_frames, now),
             paid_updates: 0,
+            late_window: 0,
             unreset_data: 0,
             outside: 0,
             is_peer: false,
@@ -305,6 +308,16 @@ impl Conn {
         Ok(())
     }
 
+    /// The same for DATA of a client on a stream that we reset, of which so much is free as may have been under way: whoever is refused many
+    /// uploads did nothing wrong.
+    pub(crate) fn take_late_data(&mut self, flow: u32, limits: &Limits, now: Instant) -> Result<(), Reason> {
+        if i64::from(flow) > self.late_window {
+            return self.take_idle_frame(limits, now);
+        }
+        self.late_window -= i64::from(flow);
+        Ok(())
+    }
+
     /// A DATA frame is sent, which pays for some updates, and for a late reset.
     pub(crate) fn pay_for_data(&mut self, limits: &Limits) {
         self.paid_updates = self.paid_updates.saturating_add(limits.updates_per_data).min(limits.paid_updates);
@@ -347,10 +360,12 @@ impl Conn {
         frame::put_goaway(self.out.frames(buffers), self.goaway_last, reason);
     }
 
-    /// Remembers a stream that we reset: frames the other side sent before it knew are not its fault.
-    pub(crate) fn remember_reset(&mut self, stream: u32, limits: &Limits) {
+    /// Remembers a stream that we reset: frames the other side sent before it knew are not its fault, nor is DATA within the `window` that the
+    /// stream had left.
+    pub(crate) fn remember_reset(&mut self, stream: u32, window: i64, limits: &Limits) {
         // All uploads of a client end at once when their server is lost.
         let remembered = REMEMBERED_RESETS.max(limits.client_streams as usize);
+        self.late_window = (self.late_window + window.max(0)).min(remembered as i64 * i64::from(limits.client_window));
         if self.resets.len() < remembered {
             self.resets.push(stream);
         } else {

@@ -139,7 +139,11 @@ impl Core {
         if entry.attempts >= self.limits.attempts {
             return self.answer_failure(exchange, Failure::NoServer);
         }
-        let Some(server) = self.choose(prefers_local, others) else { return self.answer_failure(exchange, Failure::NoServer) };
+        // The proxy that sent it may have a server that is not in doubt.
+        let is_hop = entry.is_hop;
+        let waits = |slot: &ServerSlot, servers: &[Server]| servers.get(usize::from(slot.0)).is_some_and(Server::is_awaited);
+        let chosen = self.choose(prefers_local, others).filter(|slot| !is_hop || !waits(slot, &self.servers));
+        let Some(server) = chosen else { return self.answer_failure(exchange, Failure::NoServer) };
         let local = self.local;
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
         entry.attempts += 1;
@@ -421,7 +425,7 @@ impl Core {
         let (conn, stream) = (entry.leg(Side::Up).conn, entry.leg(Side::Up).stream);
         if let Some(key) = conn.filter(|_| !ended) {
             if let Some(conn) = self.conns.get_mut(key) {
-                conn.remember_reset(stream, &self.limits);
+                conn.remember_reset(stream, 0, &self.limits);
             }
             self.write(key, |out| frame::put_reset(out, stream, Reason::CANCEL));
         }

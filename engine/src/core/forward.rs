@@ -34,10 +34,10 @@ impl Core {
             Ok(exchange) => exchange,
             Err(Unknown::Idle) => return Err(Reason::PROTOCOL_ERROR),
             Err(Unknown::Late) => {
-                // What was under way when the stream was reset is little; more of it is a flood.
+                // What was under way when the stream was reset has an end; more of it is a flood.
                 let (limits, now) = (&self.limits, self.now);
                 return match self.conns.get_mut(key) {
-                    Some(conn) if side == Side::Down => conn.take_idle_frame(limits, now),
+                    Some(conn) if side == Side::Down => conn.take_late_data(flow, limits, now),
                     _ => Ok(()),
                 };
             }

@@ -89,11 +89,12 @@ impl Core {
         if leg.closed {
             return;
         }
+        let window = if leg.recv_end { 0 } else { leg.recv_window };
         if let (Some(key), stream) = (leg.conn, leg.stream)
             && let Some(conn) = self.conns.get_mut(key)
             && conn.http1.is_none()
         {
-            conn.remember_reset(stream, &self.limits);
+            conn.remember_reset(stream, window, &self.limits);
             self.write(key, |out| frame::put_reset(out, stream, reason));
         }
         self.unlink(exchange, side);
@@ -376,14 +377,14 @@ impl Core {
         }
     }
 
-    /// Those who wait for a server in doubt and can be served by another one need not wait.
+    /// Those who wait for a server in doubt and can be served by another one need not wait, nor may a hop: its proxy may know another one.
     pub(super) fn spare_waiting(&mut self, slot: super::ServerSlot) {
         for lane in [Lane::Short, Lane::Long] {
             let Some(server) = self.servers.get_mut(usize::from(slot.0)).filter(|server| server.doubt.is_some()) else { return };
             let waiting = std::mem::take(&mut server.lane(lane).waiting);
             for exchange in waiting {
                 let Some(entry) = self.exchanges.get(exchange) else { continue };
-                if self.has_healthy(entry.others) && entry.attempts < self.limits.attempts {
+                if entry.is_hop || (self.has_healthy(entry.others) && entry.attempts < self.limits.attempts) {
                     self.send_elsewhere(exchange, slot);
                 } else if let Some(server) = self.servers.get_mut(usize::from(slot.0)) {
                     server.lane(lane).waiting.push_back(exchange);
