@@ -19,6 +19,8 @@ use crate::tls::Configs;
 
 /// How often the control thread looks whether a shard wants a tick: as often as a shard may ask for one.
 const TICK: Duration = Duration::from_millis(50);
+/// The same when a shard wants a tick sooner.
+const TICK_MIN: Duration = Duration::from_millis(10);
 
 /// A running data plane.
 pub struct Engine {
@@ -395,6 +397,14 @@ impl Published {
         due
     }
 
+    /// When the next one is; at once while the shard has not said yet what it wants after the last.
+    fn tick_is_due_in(&self, now: Instant) -> Duration {
+        match self.next_tick.load(Ordering::Relaxed) {
+            TICK_SENT => Duration::ZERO,
+            at => Duration::from_millis(at.saturating_sub(self.millis(now))),
+        }
+    }
+
     fn millis(&self, at: Instant) -> u64 {
         u64::try_from(at.saturating_duration_since(self.epoch).as_millis()).unwrap_or(0)
     }
@@ -410,7 +420,8 @@ fn send_ticks(shared: &Weak<Shared>) {
                 published.next_tick.store(0, Ordering::Relaxed);
             }
         }
+        let pause = shared.published.iter().map(|published| published.tick_is_due_in(now)).min().unwrap_or(TICK);
         drop(shared);
-        std::thread::sleep(TICK);
+        std::thread::sleep(pause.clamp(TICK_MIN, TICK));
     }
 }

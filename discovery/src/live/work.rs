@@ -14,7 +14,7 @@ use crate::ServerId;
 use crate::inventory::{Ask, Event, Readiness};
 
 /// The shortest time between two probes of one server, whatever happens.
-const PROBES_APART: Duration = Duration::from_millis(200);
+const PROBES_APART: Duration = Duration::from_millis(50);
 /// The same while only API objects say that there is a server, and of connections that are tried because an address is new: what Leases can
 /// make us dial is bounded (threats.md §5). A server writes its Lease when it listens already, so that its first probe is answered.
 const DIALS_APART: Duration = Duration::from_secs(1);

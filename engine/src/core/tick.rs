@@ -18,7 +18,7 @@ use crate::respond::Failure;
 const BUSY_TICK: Duration = Duration::from_millis(100);
 const IDLE_TICK: Duration = Duration::from_secs(1);
 /// The same while a server is in doubt, and requests may wait for what its probe finds.
-pub(crate) const DOUBT_TICK: Duration = Duration::from_millis(50);
+pub(crate) const DOUBT_TICK: Duration = Duration::from_millis(10);
 /// Watches ended in one tick of a drain: 5,000 a second and shard, so that 10,000 clients do not come back at once.
 const WATCHES_PER_TICK: usize = 500;
 /// Between the first GOAWAY, which refuses nothing, and the last: requests already on their way arrive in it.
