@@ -308,32 +308,42 @@ fn a_doubt_that_was_dropped_does_not_come_back_with_the_next_snapshot() {
 
 /// Waiting here would keep the proxy that sent it from another server that it knows.
 #[test]
-fn a_hop_does_not_wait_for_a_server_in_doubt_but_is_refused() {
+fn a_hop_does_not_wait_for_a_server_in_doubt_if_another_one_serves_it() {
     let (mut stage, client) = probed();
     let peer = stage.peer(WIDE);
-    let hop = |stage: &mut Stage| stage.ask_for(peer, MINE, &[("via", "2.0 mvproxy-s1")]);
     stage.get(client, MINE);
     lose_all(&mut stage, 0);
     stage.get(client, MINE);
     assert_eq!(stage.seen(client), [], "who has nobody else to ask waits");
-    let refused = hop(&mut stage);
+    let refused = hop(&mut stage, peer, BOTH);
     assert_eq!(stage.seen(peer), [Event::Reset { stream: refused, code: 7 }]);
+    hop(&mut stage, peer, MINE);
+    assert_eq!(stage.seen(peer), [], "nor has the proxy that sent this");
     publish(&mut stage, 3);
     stage.pass(SOON);
-    hop(&mut stage);
-    assert_eq!(answer(&mut stage, 0), 3);
-    assert_eq!(status(&stage.seen(peer)).as_deref(), Some("200"));
+    assert_eq!((answer(&mut stage, 0), status(&stage.seen(peer)).as_deref()), (3, Some("200")));
+    hop(&mut stage, peer, BOTH);
+    assert_eq!((answer(&mut stage, 0), status(&stage.seen(peer)).as_deref()), (1, Some("200")));
 }
 
 #[test]
-fn a_hop_that_waits_is_refused_when_the_doubt_begins() {
+fn a_hop_that_waits_is_refused_when_the_doubt_begins_if_another_one_serves_it() {
     let mut stage = stage();
     stage.publisher.publish(snapshot(2, PROBED, &[]));
     stage.doors[0] = Door::Hangs;
     let peer = stage.peer(WIDE);
-    let stream = stage.ask_for(peer, MINE, &[("via", "2.0 mvproxy-s1")]);
+    let refused = hop(&mut stage, peer, BOTH);
+    hop(&mut stage, peer, MINE);
     assert_eq!(stage.seen(peer), []);
     stage.pass(LATE);
     stage.establish(stage.wires.len() - 1);
-    assert_eq!(stage.seen(peer), [Event::Reset { stream, code: 7 }], "the handshake took long");
+    assert_eq!(stage.seen(peer), [Event::Reset { stream: refused, code: 7 }], "the handshake took long");
+    publish(&mut stage, 3);
+    stage.pass(SOON);
+    assert_eq!((answer(&mut stage, 0), status(&stage.seen(peer)).as_deref()), (1, Some("200")));
+}
+
+/// What the proxy of s1 asks this one.
+fn hop(stage: &mut Stage, peer: usize, path: &str) -> u32 {
+    stage.ask_for(peer, path, &[("via", "2.0 mvproxy-s1")])
 }

@@ -123,7 +123,7 @@ impl Core {
         Ok(())
     }
 
-    /// Routes one request: the only place where the snapshot is read.
+    /// Routes one request.
     fn plan(&mut self, key: ConnKey, head: &HeaderBlock, facts: RequestFacts) -> Result<Plan, Failure> {
         if facts.is_connect {
             return Err(Failure::MethodNotAllowed);
@@ -143,6 +143,19 @@ impl Core {
         // It may be that of an aggregated API's extension server, which is down for every apiserver alike.
         let is_503_final = matches!(guard, Guard::Excluded | Guard::DiscoveryPath);
         Ok(Plan { prefers_local, others: self.slots_of(others), lane, may_repeat, is_503_final, was_decided })
+    }
+
+    /// May the proxy that sent it have another server, which it need not wait for? As far as this shard knows; where nobody else serves it,
+    /// waiting is all there is. Only for those who would wait: the request is routed once more.
+    pub(super) fn is_for_another_proxy(&mut self, exchange: super::ExchangeKey) -> bool {
+        let Some(entry) = self.exchanges.get(exchange).filter(|entry| entry.is_hop) else { return false };
+        let (Some(method), Some(path)) = (entry.request.first(Token::METHOD), entry.request.first(Token::PATH)) else { return false };
+        let Ok(target) = Target::parse(method, path, &mut self.path_scratch) else { return false };
+        let peers = match route::decide(&self.snapshot, &target, false) {
+            Verdict::Local { fallback: peers } | Verdict::Peer(peers) => self.slots_of(peers),
+            Verdict::Refuse(_) => return false,
+        };
+        self.has_healthy(peers)
     }
 
     /// A second header block on a stream ends it (RFC 9113 §8.1).

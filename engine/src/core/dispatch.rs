@@ -139,11 +139,11 @@ impl Core {
         if entry.attempts >= self.limits.attempts {
             return self.answer_failure(exchange, Failure::NoServer);
         }
-        // The proxy that sent it may have a server that is not in doubt.
-        let is_hop = entry.is_hop;
-        let waits = |slot: &ServerSlot, servers: &[Server]| servers.get(usize::from(slot.0)).is_some_and(Server::is_awaited);
-        let chosen = self.choose(prefers_local, others).filter(|slot| !is_hop || !waits(slot, &self.servers));
-        let Some(server) = chosen else { return self.answer_failure(exchange, Failure::NoServer) };
+        let Some(server) = self.choose(prefers_local, others) else { return self.answer_failure(exchange, Failure::NoServer) };
+        let waits = self.servers.get(usize::from(server.0)).is_some_and(Server::is_awaited);
+        if waits && self.is_for_another_proxy(exchange) {
+            return self.answer_failure(exchange, Failure::NoServer);
+        }
         let local = self.local;
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
         entry.attempts += 1;

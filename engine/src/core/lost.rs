@@ -377,14 +377,15 @@ impl Core {
         }
     }
 
-    /// Those who wait for a server in doubt and can be served by another one need not wait, nor may a hop: its proxy may know another one.
+    /// Those who wait for a server in doubt and can be served by another one need not wait, nor may a hop whose proxy may know another one.
     pub(super) fn spare_waiting(&mut self, slot: super::ServerSlot) {
         for lane in [Lane::Short, Lane::Long] {
             let Some(server) = self.servers.get_mut(usize::from(slot.0)).filter(|server| server.doubt.is_some()) else { return };
             let waiting = std::mem::take(&mut server.lane(lane).waiting);
             for exchange in waiting {
                 let Some(entry) = self.exchanges.get(exchange) else { continue };
-                if entry.is_hop || (self.has_healthy(entry.others) && entry.attempts < self.limits.attempts) {
+                let may_go_on = self.has_healthy(entry.others) && entry.attempts < self.limits.attempts;
+                if may_go_on || self.is_for_another_proxy(exchange) {
                     self.send_elsewhere(exchange, slot);
                 } else if let Some(server) = self.servers.get_mut(usize::from(slot.0)) {
                     server.lane(lane).waiting.push_back(exchange);
