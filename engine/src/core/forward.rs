@@ -9,6 +9,7 @@
 //! What always holds: bytes of one direction leave in the order they came; no more than both windows and `out_high` allow; the sender's stream window
 //! comes back only for bytes the other side's kernel has taken, so an exchange holds at most its two windows.
 
+use super::body::BLOCK_LEN;
 use super::conn::{Unknown, put_headers};
 use super::exchange::Side;
 use super::receive::ConnResult;
@@ -17,8 +18,8 @@ use crate::http2::Reason;
 use crate::http2::frame::{self, MAX_DATA};
 use crate::http2::message::{UNKNOWN_LENGTH, forwarded_in_request};
 
-/// Memory that a body kept for a retry may take, by what it may be long: full frames take twice, and those that fill a quarter of a block four times as
-/// much.
+/// Memory that a body kept for a retry may take, by what it may be long (a block at least): full frames take twice, and those that fill a quarter of a
+/// block four times as much.
 const KEPT_MEMORY: usize = 4;
 
 impl Core {
@@ -141,7 +142,7 @@ impl Core {
         if now < bytes.len() {
             leg.holding.push(&bytes[now..], &mut self.blocks, &mut self.copied);
             // Pieces that came one by one have a block each, so that few bytes can hold much.
-            let is_too_much = leg.holding.kept() > limits.retry_body || leg.holding.held() > KEPT_MEMORY * limits.retry_body;
+            let is_too_much = leg.holding.kept() > limits.retry_body || leg.holding.held() > KEPT_MEMORY * limits.retry_body.max(BLOCK_LEN);
             if leg.holding.is_keeping() && is_too_much {
                 leg.holding.stop_keeping(&mut self.blocks);
             }
