@@ -381,11 +381,13 @@ impl Core {
         (self.conns.len(), self.exchanges.len(), self.blocks.in_use())
     }
 
-    /// What tables beside those hold: exchanges that count as work of a server, that wait for one, that count as abandoned, those to be reset,
-    /// and clients of HTTP/1.1 to be served. All zero when nothing is going on.
-    pub fn leftovers(&self) -> [usize; 5] {
+    /// What tables beside those hold: streams of connections, exchanges that count as work of a server, that wait for one, that count as
+    /// abandoned, those to be reset, and clients of HTTP/1.1 to be served. All zero when nothing is going on.
+    pub fn leftovers(&self) -> [usize; 6] {
         let lanes = || self.servers.iter().flat_map(|server| &server.lanes);
+        let conns = (0..self.conns.places()).filter_map(|at| self.conns.get(self.conns.key_at(at)?));
         [
+            conns.map(|conn| conn.streams.len() + conn.abandoned).sum(),
             self.servers.iter().map(|server| server.active).sum(),
             lanes().map(|lane| lane.waiting.len()).sum(),
             lanes().map(|lane| lane.abandoned).sum(),

@@ -112,6 +112,7 @@ impl World {
         }
         self.settle();
         self.check_requests();
+        self.check_tables();
         self.check_windows();
         if self.rng.percent(40) {
             self.probe_windows();
@@ -362,6 +363,15 @@ impl World {
         }
     }
 
+    /// All requests are over, and no table has anything of them: their clients are still there, so nothing else has taken it away.
+    fn check_tables(&mut self) {
+        let deadline = self.now + Duration::from_secs(70);
+        while (self.core.in_use().1, self.core.leftovers()) != (0, [0; 6]) {
+            self.round();
+            assert!(self.now < deadline, "exchanges {}, leftovers {:?}", self.core.in_use().1, self.core.leftovers());
+        }
+    }
+
     /// Every window the core granted on a connection is back, but for the last quarter.
     fn check_windows(&self) {
         for link in self.links.iter().filter(|link| link.is_open() && link.is_quiet()) {
@@ -419,7 +429,7 @@ impl World {
             self.round();
             assert!(self.now < deadline, "in use: {:?}", self.core.in_use());
         }
-        assert_eq!(self.core.leftovers(), [0; 5], "of requests that are over");
+        assert_eq!(self.core.leftovers(), [0; 6], "of requests that are over");
         assert!(!self.is_draining || self.core.is_drained());
     }
 
