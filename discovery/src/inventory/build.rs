@@ -64,8 +64,7 @@ impl Inventory {
             let is_local = *id == self.settings.local;
             let Some(&(address, via)) = places.get(id).filter(|_| is_local || may_route_to_peers) else {
                 // Without a place to send it to, or the right to send it there, a request for what it serves is as if the server had left.
-                let is_forgotten = known.is_nowhere(now);
-                gone.extend(known.serves().iter().copied().chain(known.missing()).filter(|_| !is_forgotten));
+                gone.extend(known.serves().iter().copied().chain(known.missing()));
                 continue;
             };
             let index = builder.server(Server { id: id.clone(), address, via })?;

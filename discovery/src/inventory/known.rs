@@ -98,7 +98,7 @@ impl Known {
         self.renewed.is_some_and(|since| now.saturating_duration_since(since) >= GONE)
     }
 
-    /// Has nothing said for long where it is? Then it is as if it had left.
+    /// Has nothing said for long where it is? Then nobody knows any more how it is.
     pub(super) fn is_nowhere(&self, now: Instant) -> bool {
         self.nowhere.is_some_and(|since| now.saturating_duration_since(since) >= GONE)
     }

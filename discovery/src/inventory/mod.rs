@@ -6,7 +6,8 @@
 //! - a *peer's* resource disappears only after two good fetches without it, [`HYSTERESIS`] apart, or with a restart, and nobody is sent there
 //!   meanwhile who can be sent elsewhere; a failed fetch changes nothing;
 //! - a server whose Lease is gone is chosen no more, and what only it served is known as gone for [`GONE`]: nobody takes that for a 404;
-//! - the same of a server that nothing names an address of; what is known of the server at an endpoint stays when its name comes or goes;
+//! - the same of a server that nothing names an address of, as long as its Lease is there; what is known of the server at an endpoint stays
+//!   when its name comes or goes;
 //! - a *local* server in doubt is not preferred where a peer serves the same;
 //! - while a peer that started anew was not asked, nobody is told that what it may serve now is unknown, for [`GONE`] at most;
 //! - a server that a probe did not find ready is not asked what it serves (a starting one leaves half of it out), and a peer that became
@@ -292,7 +293,7 @@ impl Inventory {
             self.join(now);
         }
         for known in self.servers.values_mut().filter(|known| known.is_nowhere(now)) {
-            (known.fetched, known.ready) = (None, None);
+            (known.ready, known.is_leaving) = (None, false);
         }
         self.excluded.retain(|_, removed| removed.is_none_or(|since| now.saturating_duration_since(since) < EXCLUSION_GRACE));
         self.forget_reach();

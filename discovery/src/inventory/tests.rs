@@ -853,22 +853,28 @@ fn a_made_up_proxy_that_goes_keeps_no_address() {
     }
 }
 
+/// Its Lease says that it lives, and who lives may serve it.
 #[test]
-fn a_server_that_nothing_says_the_address_of_is_forgotten_like_one_that_left() {
+fn a_server_that_nothing_says_the_address_of_is_no_404_while_its_lease_is_there() {
     let mut story = Story::new();
     let placeless = [lease("a", "a1", 1), Lease { address: None, ..lease("b", "b1", 2) }];
     story.fetch("b", "b1", &["theirs"]);
-    story.tell(Event::StorageVersions(vec![(id("b"), gvr("stored"))]));
-    story.pass(GONE);
     story.leases(&placeless);
-    story.pass(GONE - SECOND);
-    story.leases(&placeless);
-    assert_eq!((story.who("theirs"), story.who("mine")), ("Gone".into(), "a".into()));
-    story.pass(SECOND);
-    assert_eq!(["theirs", "stored", "other"].map(|resource| story.who(resource)), ["Unknown"; 3].map(String::from));
-    // It is back, and may serve something else.
+    for _ in 0..3 {
+        story.pass(GONE);
+        story.leases(&placeless);
+        assert_eq!(["theirs", "mine", "other"].map(|resource| story.who(resource)), ["Gone", "a", "Unknown"].map(String::from));
+    }
+    // It is back, and nobody knows how it is.
     story.leases(&[lease("a", "a1", 1), lease("b", "b1", 2)]);
-    assert_eq!((story.who("stored"), story.who("other"), story.ready()), ("b".into(), "Unasked".into(), "a".into()));
+    assert_eq!((story.who("theirs"), story.ready()), ("b".into(), "a".into()));
+    story.probe("b", true);
+    assert_eq!((story.ready(), story.due()), ("a".into(), vec!["a".into(), "b".into()]));
+    story.fetch("b", "b1", &["theirs"]);
+    assert_eq!(story.ready(), "a b");
+    story.leases(&[lease("a", "a1", 1)]);
+    story.pass(GONE);
+    assert_eq!(story.who("theirs"), "Unknown", "it left");
 }
 
 #[test]
