@@ -169,7 +169,7 @@ async fn a_server_that_cannot_be_connected_to_is_503_in_time(driver: IoDriver) {
     let plan = World::on(driver).local_at("cp-a", apis::everywhere(), address.as_socket().unwrap());
     let world = plan.peer("cp-b", apis::everywhere()).start();
     let client = world.client().await;
-    let (begun, limit) = (Instant::now(), Duration::from_millis(2_500));
+    let (begun, limit) = (Instant::now(), Duration::from_millis(2_900));
     // What a peer can answer is answered there, what only local can is 503.
     let (own, shared) = tokio::join!(client.get("/readyz"), client.get(PODS));
     assert!(begun.elapsed() < limit, "{:?}", begun.elapsed());

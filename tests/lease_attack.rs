@@ -397,6 +397,7 @@ fn behind_subnet() -> Ipv4Addr {
     // Destination, gateway, and mask of those that need no gateway.
     let on_link = fields.map(|fields| (fields[1], fields[2], fields[7])).filter(|&(_, gateway, mask)| gateway == 0 && mask != 0);
     let masks = on_link.filter(|&(network, _, mask)| own_v4().to_bits() & mask == network).map(|(.., mask)| mask);
-    let mask = masks.max().unwrap();
+    // A machine without neighbours has a subnet of its own.
+    let mask = masks.max().unwrap_or(u32::MAX);
     Ipv4Addr::from_bits((own_v4().to_bits() | !mask) + 2)
 }

@@ -15,7 +15,7 @@ use http::{Method, StatusCode};
 use loadgen::Client;
 use serde_json::json;
 use support::real::audit::fault_of_write;
-use support::real::{ADMIN, Apiserver, ControlPlane, Fleet, Proxy, Version, job};
+use support::real::{ADMIN, Apiserver, ControlPlane, Fleet, Proxy, Version, alone, beside_others, job};
 use support::{headers, is_long, until};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -237,6 +237,7 @@ async fn a_killed_peer_is_replaced_at_once_and_the_last_one_is_503_without_a_pro
 }
 
 async fn peers_are_killed(reach: Reach) {
+    let _alone = alone().await;
     let plane = ControlPlane::start().await;
     let mut servers = three(&plane).await;
     let proxies = reach.proxies(&plane, &servers.each_ref()).await;
@@ -322,6 +323,7 @@ async fn a_frozen_peer_is_replaced_by_the_other_one_in_time_without_a_proxy_of_i
 }
 
 async fn one_of_two_is_frozen(reach: Reach) {
+    let _beside = beside_others().await;
     let plane = ControlPlane::start().await;
     let [a, b, c] = three(&plane).await;
     let proxies = reach.proxies(&plane, &[&a, &b, &c]).await;
@@ -366,6 +368,7 @@ async fn a_frozen_peer_is_given_up_in_time_and_one_that_goes_on_is_not_cut_witho
 }
 
 async fn the_only_peer_is_frozen(reach: Reach) {
+    let _beside = beside_others().await;
     let plane = ControlPlane::start().await;
     let a = plane.server("cp-a", Version::newer()).flag(NO_JOBS).start().await;
     let b = plane.server("cp-b", Version::newer()).start().await;
@@ -419,6 +422,7 @@ async fn the_only_peer_is_frozen(reach: Reach) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "on real kube-apiservers: tests/run runs it"]
 async fn the_only_server_of_a_resource_restarted_or_stopped_is_never_a_404() {
+    let _beside = beside_others().await;
     let plane = ControlPlane::start().await;
     let a = plane.server("cp-a", Version::newer()).flag(NO_JOBS).start().await;
     let mut b = plane.server("cp-b", Version::newer()).start().await;
@@ -453,6 +457,7 @@ async fn the_only_server_of_a_resource_restarted_or_stopped_is_never_a_404() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "on real kube-apiservers: tests/run runs it"]
 async fn a_peer_stands_in_for_a_local_server_that_restarts() {
+    let _alone = alone().await;
     let plane = ControlPlane::start().await;
     let mut a = plane.server("cp-a", Version::newer()).start().await;
     let b = plane.server("cp-b", Version::newer()).flag(NO_JOBS).start().await;

@@ -30,12 +30,19 @@ pub use programs::Version;
 pub use proxy::{Fleet, Proxy};
 
 use serde_json::{Value, json};
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// One test of a binary at a time, for what measures times: another one starts servers.
-pub async fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::const_new(());
-    ALONE.lock().await
+/// Held for writing by a test that measures times.
+static STAGE: RwLock<()> = RwLock::const_new(());
+
+/// No test of the binary that says which it is beside this one, which measures times: others start servers.
+pub async fn alone() -> RwLockWriteGuard<'static, ()> {
+    STAGE.write().await
+}
+
+/// Beside others, but for those that measure times.
+pub async fn beside_others() -> RwLockReadGuard<'static, ()> {
+    STAGE.read().await
 }
 
 /// A Job that nobody runs.
