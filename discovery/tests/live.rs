@@ -556,7 +556,7 @@ fn watches_that_fail_alone_are_not_listed_anew_all_the_time() {
     seen.until_served("batch/v1/cronjobs", "b");
 }
 
-/// Half a minute is what a list has; a watch has minutes.
+/// A quarter of a minute is what a list has; a watch has minutes.
 #[test]
 fn a_list_that_hangs_is_given_up_and_a_watch_is_not() {
     let (cluster, a, b) = pair();
