@@ -180,6 +180,9 @@ pub struct Limits {
     /// Streams that a client resets while they are young, or that we reset for its faults (CVE-2023-44487, CVE-2025-8671): a
     /// controller that gives up on requests does a few a second.
     pub client_resets: Rate,
+    /// What a header list above `header_list` takes from `client_resets`: to decode it takes as long as a dozen requests, and whoever sends one
+    /// sends it again and again.
+    pub large_head_resets: u32,
     /// A stream is young up to this age (CVE-2023-44487). A later reset is a timeout or a change of mind, and `client_streams` limits
     /// streams that live that long to 100 a second.
     pub young: Duration,
@@ -213,6 +216,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
+    #[allow(clippy::too_many_lines, reason = "a limit a line")]
     fn default() -> Self {
         Self {
             client_streams: 100,
@@ -271,6 +275,7 @@ impl Default for Limits {
             doubt_told: Duration::from_secs(1),
             response_head: Duration::from_secs(65),
             client_resets: Rate { burst: 100, per_second: 50 },
+            large_head_resets: 5,
             young: Duration::from_secs(1),
             idle_frames: Rate { burst: 1_000, per_second: 200 },
             updates_per_data: 10,

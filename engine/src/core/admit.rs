@@ -44,8 +44,7 @@ impl Core {
         if let Role::Upstream { .. } = conn.role {
             return self.on_server_headers(key, stream, head, end, too_large);
         }
-        // To decode a list that is refused costs as much as one that is served.
-        if too_large && !conn.may_reset(&self.limits, self.now) {
+        if too_large && (0..self.limits.large_head_resets).any(|_| !conn.may_reset(&self.limits, self.now)) {
             self.give_head(head);
             return Err(Reason::ENHANCE_YOUR_CALM);
         }

@@ -73,6 +73,9 @@ impl Decoder {
             rest = after;
             if first & 0x80 != 0 {
                 self.indexed(integer::read(first, 0x7F, &mut rest)?, &mut left, out)?;
+                if left.is_none() {
+                    rest = self.skip_indexed(rest);
+                }
             } else if first & 0x40 != 0 {
                 let (slot, start) = self.literal(integer::read(first, 0x3F, &mut rest)?, false, &mut rest, out)?;
                 let slot = self.insert(slot, out);
@@ -127,6 +130,15 @@ impl Decoder {
             out.push_slot(Slot { start, ..slot }, size);
         }
         Ok(())
+    }
+
+    /// Skips references of one byte to entries that are there: of a list that is too large nothing of them is wanted, and 10,000 of them are
+    /// a bomb that every stream of the shard waits for.
+    fn skip_indexed<'a>(&self, rest: &'a [u8]) -> &'a [u8] {
+        // Larger ones than 126 have more bytes (RFC 7541 §5.1).
+        let last = (static_table::STATIC_LEN - 1 + self.table.count()).min(0x7E);
+        let is_there = |byte: u8| byte > 0x80 && usize::from(byte & 0x7F) <= last;
+        &rest[rest.iter().take_while(|&&byte| is_there(byte)).count()..]
     }
 
     /// A literal whose name is `index`, or spelled out if that is 0. Its bytes are put at the end

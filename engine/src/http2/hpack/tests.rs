@@ -194,6 +194,21 @@ fn a_bomb_stays_small() {
     out.clear();
     assert_eq!(decoder.decode(&[0xBE, 0x82], 65_536, &mut out), Ok(Decoded::Complete));
     assert_eq!(out.len(), 2);
+    // What is skipped is judged: entries 1 to 62 are there, and an index of several bytes is not taken for several.
+    let bomb = |last: &[u8]| [&block, &[0x81, 0xBD][..], last].concat();
+    out.clear();
+    assert_eq!(decoder.decode(&bomb(&[0x82]), 65_536, &mut out), Ok(Decoded::TooLarge));
+    for last in [&[0x80][..], &[0xC1], &[0xFF], &[0xFF, 0x00], &[0xFF, 0x80, 0x00]] {
+        let mut decoder = Decoder::new(4096);
+        let expected = if last == [0xFF] { HpackError::Truncated } else { HpackError::InvalidIndex };
+        assert_eq!(decoder.decode(&bomb(last), 65_536, &mut HeaderBlock::default()), Err(expected), "{last:x?}");
+    }
+    // A literal behind them still comes into the table.
+    out.clear();
+    assert_eq!(decoder.decode(&bomb(b"@yw"), 65_536, &mut out), Ok(Decoded::TooLarge));
+    out.clear();
+    assert_eq!(decoder.decode(&[0xBE], 65_536, &mut out), Ok(Decoded::Complete));
+    assert_eq!(pairs(&out), owned(&[("y", "w")]));
 }
 
 #[test]
