@@ -71,15 +71,13 @@ impl<'a> Name<'a> {
 
     #[cold]
     fn copied(&self, group_version: usize) -> Words {
-        let (mut group_version_on, mut resource_on) = ([0; Name::GROUP_VERSION], [0; Name::RESOURCE]);
-        let slash = if self.group.is_empty() { &[][..] } else { b"/" };
-        // What is too long is not looked at.
-        for (byte, of) in group_version_on.iter_mut().zip(self.group.iter().chain(slash).chain(self.version)) {
-            *byte = *of;
+        if group_version > Name::GROUP_VERSION || self.resource.len() > Name::RESOURCE {
+            return Words::LONG;
         }
-        for (byte, of) in resource_on.iter_mut().zip(self.resource) {
-            *byte = *of;
-        }
+        let (mut group_version_on, mut resource_on) = ([b'/'; Name::GROUP_VERSION], [0; Name::RESOURCE]);
+        group_version_on[..self.group.len()].copy_from_slice(self.group);
+        group_version_on[group_version - self.version.len()..group_version].copy_from_slice(self.version);
+        resource_on[..self.resource.len()].copy_from_slice(self.resource);
         Words::of(On { group_version: &group_version_on, resource: &resource_on }, group_version, self.resource.len())
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! What always holds: there is exactly one local server; ids and addresses are unique; every set that a
 //! lookup returns names servers of this snapshot, at least one.
-//! At 10,000 GVRs on 100 servers a snapshot takes 0.8 MB and 3 to 4 ms to build.
+//! At 10,000 GVRs on 100 servers a snapshot takes 0.8 MB and 2 to 5 ms to build.
 //!
 //! The builder is in this file, which makes it a long one: nobody else may make what always holds.
 //!
@@ -232,10 +232,18 @@ impl SnapshotBuilder {
             unready: ServerSet::empty(),
             leaving: ServerSet::empty(),
             trust: Vec::new(),
-            table: Table::new(),
+            table: Table::with_room(0),
             served: Vec::new(),
             gone: None,
             is_complete: true,
+        }
+    }
+
+    /// Makes room for so many names at once, before the first of them.
+    pub fn reserve(&mut self, names: usize) {
+        if self.table.len() == 0 {
+            self.table = Table::with_room(names);
+            self.served.reserve(names.min(ENTRIES_MAX));
         }
     }
 
@@ -336,14 +344,21 @@ impl SnapshotBuilder {
             return Err(BuildError::UnknownServer);
         }
         let name = checked(gvr)?;
-        if let Some(known) = self.table.find(&name) {
-            let set = &mut self.served[usize::from(known)];
-            *set = set.union(by);
-            return Ok(());
+        let next = self.next_value();
+        let known = match next {
+            Ok(next) => self.table.insert(&name, next),
+            Err(_) => self.table.find(&name),
+        };
+        match known {
+            Some(known) => {
+                let set = &mut self.served[usize::from(known)];
+                *set = set.union(by);
+            }
+            None => {
+                next?;
+                self.served.push(by);
+            }
         }
-        let value = self.next_value()?;
-        self.table.insert(&name, value);
-        self.served.push(by);
         Ok(())
     }
 

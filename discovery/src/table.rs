@@ -77,11 +77,12 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// An empty table with a seed of its own.
-    pub(crate) fn new() -> Self {
+    /// An empty table with a seed of its own, and room for so many names before it has to grow.
+    pub(crate) fn with_room(names: usize) -> Self {
+        let names = names.min(ENTRIES_MAX);
         Self {
-            slots: vec![Slot::EMPTY; 16].into(),
-            entries: Vec::new(),
+            slots: vec![Slot::EMPTY; (3 * names).next_power_of_two().max(16)].into(),
+            entries: Vec::with_capacity(names),
             group_versions: Vec::new(),
             places: HashMap::new(),
             long: HashMap::new(),
@@ -122,35 +123,47 @@ impl Table {
         }
     }
 
-    /// Adds a name; does nothing when it is there already. The caller has checked `len < ENTRIES_MAX`, and that no part is longer than
-    /// `NAME_MAX` or has a slash.
-    pub(crate) fn insert(&mut self, name: &Name<'_>, value: u16) {
+    /// Adds a name, unless it is there already: then only says with which value. The caller has checked `len < ENTRIES_MAX`, and that no
+    /// part is longer than `NAME_MAX` or has a slash.
+    pub(crate) fn insert(&mut self, name: &Name<'_>, value: u16) -> Option<u16> {
         debug_assert!(self.len() < ENTRIES_MAX);
         let words = name.words();
         if words.is_long() {
-            let mut buffer = [0; LONG_MAX];
-            if let Some(joined) = joined(name, &mut buffer) {
-                self.long.entry(joined.into()).or_insert(value);
-            }
-            return;
+            return self.insert_long(name, value);
         }
         if 3 * (self.entries.len() + 1) > self.slots.len() {
             self.grow();
         }
         let hash = self.seed.hash(&words);
-        let Err(free) = self.probe(&words, hash) else {
-            return;
+        let free = match self.probe(&words, hash) {
+            Ok(known) => return Some(known),
+            Err(free) => free,
         };
         let group_version = self.place(words.front());
         #[expect(clippy::cast_possible_truncation, reason = "fewer entries than FREE; a group that has words is shorter than 48")]
         let (entry, group_len) = (self.entries.len() as u16, name.group.len() as u8);
         self.slots[free] = Slot { tag: tag(hash), entry };
         self.entries.push(Entry { back: words.back(), group_version, value, group_len });
+        None
+    }
+
+    fn insert_long(&mut self, name: &Name<'_>, value: u16) -> Option<u16> {
+        let known = self.find_long(name);
+        let mut buffer = [0; LONG_MAX];
+        if let (None, Some(joined)) = (known, joined(name, &mut buffer)) {
+            self.long.insert(joined.into(), value);
+        }
+        known
     }
 
     /// The place of a group-version, which it gets now if it has none.
     fn place(&mut self, front: Front) -> u16 {
         debug_assert_eq!(self.places.len(), self.group_versions.len(), "the table is frozen");
+        // Names come in groups.
+        let last = self.entries.last().map(|entry| entry.group_version);
+        if let Some(last) = last.filter(|last| self.group_versions.get(usize::from(*last)) == Some(&front)) {
+            return last;
+        }
         *self.places.entry(front).or_insert_with(|| {
             self.group_versions.push(front);
             #[expect(clippy::cast_possible_truncation, reason = "no more than entries, which are fewer than FREE")]
@@ -357,7 +370,7 @@ mod tests {
 
     #[test]
     fn the_borders_between_names_matter() {
-        let mut table = Table::new();
+        let mut table = Table::with_room(0);
         table.insert(&name("ab", "c", "d"), 1);
         assert_eq!(table.find(&name("ab", "c", "d")), Some(1));
         for other in [name("a", "bc", "d"), name("", "ab", "cd"), name("ab", "cd", ""), name("ab", "", "cd")] {
@@ -367,11 +380,11 @@ mod tests {
 
     #[test]
     fn long_names_are_found_too() {
-        let mut table = Table::new();
+        let mut table = Table::with_room(0);
         let long = "x".repeat(NAME_MAX);
         assert_eq!(table.find(&name(&long, "v1", "r")), None);
-        table.insert(&name(&long, &long, &long), 7);
-        table.insert(&name(&long, &long, &long), 8);
+        assert_eq!(table.insert(&name(&long, &long, &long), 7), None);
+        assert_eq!(table.insert(&name(&long, &long, &long), 8), Some(7));
         table.insert(&name("g", "v1", "r"), 9);
         assert_eq!(table.find(&name(&long, &long, &long)), Some(7));
         assert_eq!(table.find(&name(&long, &long, &long[1..])), None);
@@ -384,7 +397,7 @@ mod tests {
 
     #[test]
     fn parts_are_found_as_names_are() {
-        let mut table = Table::new();
+        let mut table = Table::with_room(0);
         let long = "x".repeat(NAME_MAX);
         table.insert(&name("g", "v1", "r"), 1);
         table.insert(&name("custom", "v1", ""), 2);
@@ -411,7 +424,7 @@ mod tests {
 
     #[test]
     fn names_come_back_as_they_were() {
-        let mut table = Table::new();
+        let mut table = Table::with_room(0);
         let names = [("", "v1", "pods"), ("batch", "v1", "jobs"), ("g", "v1", ""), ("a.b", "v1beta1", "x\0")];
         for (group, version, resource) in names {
             table.insert(&name(group, version, resource), 0);
@@ -422,7 +435,7 @@ mod tests {
 
     #[test]
     fn names_that_differ_in_zeros_are_others() {
-        let mut table = Table::new();
+        let mut table = Table::with_room(0);
         let names = [("g", "v1", "r"), ("g", "v1\0", "r"), ("g", "v1", "r\0"), ("g", "v1\0", "r\0"), ("g", "v1", "other")];
         for (value, (group, version, resource)) in (0..).zip(names) {
             table.insert(&name(group, version, resource), value);
@@ -442,7 +455,7 @@ mod tests {
 
     #[test]
     fn a_table_of_nothing_but_group_versions_finds_them_all() {
-        let mut table = Table::new();
+        let mut table = Table::with_room(0);
         let groups: Vec<String> = (0..ENTRIES_MAX).map(|i| format!("g{i}")).collect();
         for (value, group) in (0..=u16::MAX).zip(&groups) {
             table.insert(&name(group, "v1", ""), value);
@@ -456,7 +469,7 @@ mod tests {
 
     #[test]
     fn a_full_table_still_finds_everything() {
-        let mut table = Table::new();
+        let mut table = Table::with_room(0);
         let names: Vec<String> = (0..ENTRIES_MAX).map(|i| format!("r{i}")).collect();
         for (value, resource) in (0..=u16::MAX).zip(&names) {
             table.insert(&name("g", "v1", resource), value);

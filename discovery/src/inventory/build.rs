@@ -1,6 +1,6 @@
 //! The table of a moment.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::SocketAddr;
 use std::time::Instant;
 
@@ -131,7 +131,9 @@ impl Inventory {
 
     /// Puts in what fits; was there room for all of it? What local serves comes first, then what must not go to peers.
     fn fill(&self, builder: &mut SnapshotBuilder, sets: &[ServerSet], gone: &[u32]) -> bool {
-        let is_excluded = |gvr: &Gvr| !self.excluded.is_empty() && self.excluded.contains_key(&(gvr.group.clone(), gvr.version.clone()));
+        let excluded: HashSet<(&str, &str)> = self.excluded.keys().map(|(group, version)| (&**group, &**version)).collect();
+        builder.reserve(excluded.len() + sets.iter().filter(|set| !set.is_empty()).count());
+        let is_excluded = |gvr: &Gvr| excluded.contains(&(&*gvr.group, &*gvr.version));
         let named = |id: u32| self.names.get(id).filter(|gvr| !is_excluded(gvr)).map(|gvr| (gvr, sets[id as usize]));
         let served = |id: u32| named(id).filter(|(_, set)| !set.is_empty());
         let mut had_room = true;
