@@ -35,6 +35,9 @@ const CHANGES: usize = 30;
 /// What may be beyond once a second: at the begin, and because clocks differ.
 const DIALS_MORE: u64 = 2;
 
+/// Leases that are together more than 128 MiB of JSON.
+const FAT: usize = 20;
+
 /// How many Leases are forged at least; each round is some 190.
 fn least() -> usize {
     if is_long() { 1_000 } else { 250 }
@@ -381,6 +384,24 @@ async fn default_ports_are_two(plane: &ControlPlane, server: &Apiserver, flags: 
     if let Some(syns) = &syns {
         assert_eq!((syns.to(trap.address()), good.map(|address| syns.to(address) > 0)), (0, [true; 2]));
     }
+    attacker.clean_up(server.id()).await;
+}
+
+/// The holder of a Lease may be as long as etcd takes, and each `<` in it is six bytes of JSON: a hundred of them are more than is read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "on real kube-apiservers: tests/run runs it"]
+async fn leases_as_large_as_etcd_takes_blind_nobody() {
+    let plane = ControlPlane::start().await;
+    let server = plane.server("cp-a", Version::newer()).start().await;
+    let mut attacker = Attacker::at(&server).await;
+    let holder = "<".repeat(1_400_000);
+    for nth in 0..FAT {
+        let written = attacker.write(&Forgery::server(&id(nth), "", &holder)).await;
+        assert!(written.is_success(), "{written}");
+    }
+    let mut proxy = Proxy::alone(&plane, &server, &[]);
+    proxy.wait_ready().await;
+    until("ready", Duration::from_secs(30), async || get_plain(proxy.status, "/readyz").await.0 == 200).await;
     attacker.clean_up(server.id()).await;
 }
 

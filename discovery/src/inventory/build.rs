@@ -106,7 +106,7 @@ impl Inventory {
             let is_any_asked = self.may_route_to_peers() && peers.any(|(_, known)| known.fetched.is_some());
             return is_any_asked && (is_in_question || is_any_unasked);
         }
-        !self.are_servers_listed() || is_in_question || self.unfetched().next().is_some()
+        !self.are_servers_listed() || self.is_crowded || is_in_question || self.unfetched().next().is_some()
     }
 
     /// Is local ready for long, and could not be asked all the same?

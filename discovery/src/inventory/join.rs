@@ -62,7 +62,12 @@ impl Inventory {
     }
 
     pub(super) fn take_proxies(&mut self, mut proxies: Vec<Proxy>, now: Instant) {
-        proxies.truncate(LISTED_MAX);
+        if proxies.len() > LISTED_MAX {
+            // Nobody drives out those of servers that are there.
+            let is_there = |known: &Known| known.gone.is_none();
+            proxies.sort_by_cached_key(|proxy| !self.servers.get(&proxy.server).is_some_and(is_there));
+            proxies.truncate(LISTED_MAX);
+        }
         self.proxies = proxies;
         self.join(now);
     }
@@ -112,7 +117,8 @@ impl Inventory {
 
     /// Takes in the Leases that have a place. Who has none, or no Lease any more, left.
     fn seat_leases(&mut self, now: Instant) {
-        let mut seated = self.seated();
+        let (mut seated, is_crowded) = self.seated();
+        self.is_crowded = is_crowded;
         let mut has_restarted = false;
         for (id, known) in &mut self.servers {
             if let Some(lease) = seated.remove(id) {
@@ -141,25 +147,31 @@ impl Inventory {
 
     /// The Leases that have a place: one for each address, and those first that most speaks for. Servers behind one address (that of a load
     /// balancer, say) are told apart by their proxies.
-    fn seated(&self) -> BTreeMap<ServerId, Lease> {
+    /// Was there no room for some?
+    fn seated(&self) -> (BTreeMap<ServerId, Lease>, bool) {
         let mut leases: Vec<&Lease> = self.leases.iter().collect();
         leases.sort_by_cached_key(|lease| self.proof(lease));
         let mut taken: BTreeSet<SocketAddr> = self.settings.peers.values().copied().chain([self.settings.local_address]).collect();
         let proxied: BTreeSet<&ServerId> = self.proxies.iter().map(|proxy| &proxy.server).collect();
         let mut room = ServerSet::CAPACITY.saturating_sub(self.settings.told() + self.endpoints.len());
-        let mut seated = BTreeMap::new();
+        let (mut seated, mut is_crowded) = (BTreeMap::new(), false);
         for lease in leases {
             let is_told = self.settings.tells_of(&lease.id);
             // What the Lease of one of these says does not take the address from another.
             let is_free = is_told || lease.address.is_none_or(|address| taken.insert(address));
             let has_place = is_told || (is_free && self.is_at_endpoint(lease));
-            if (is_free || proxied.contains(&lease.id)) && (has_place || room > 0) {
-                room -= usize::from(!has_place);
-                let address = lease.address.filter(|_| is_free);
-                seated.insert(lease.id.clone(), Lease { address, ..lease.clone() });
+            if !is_free && !proxied.contains(&lease.id) {
+                continue;
             }
+            if !has_place && room == 0 {
+                is_crowded = true;
+                continue;
+            }
+            room -= usize::from(!has_place);
+            let address = lease.address.filter(|_| is_free);
+            seated.insert(lease.id.clone(), Lease { address, ..lease.clone() });
         }
-        seated
+        (seated, is_crowded)
     }
 
     fn proof(&self, lease: &Lease) -> Proof {

@@ -213,6 +213,8 @@ pub struct Inventory {
     servers: BTreeMap<ServerId, Known>,
     /// As last listed, also those without a place among the servers.
     leases: Vec<Lease>,
+    /// Is there a Lease that got no place for lack of room? Its server may serve what nobody else does.
+    is_crowded: bool,
     proxies: Vec<Proxy>,
     endpoints: Vec<SocketAddr>,
     leases_listed: bool,
@@ -250,6 +252,7 @@ impl Inventory {
             compacted: None,
             servers,
             leases: Vec::new(),
+            is_crowded: false,
             proxies: Vec::new(),
             endpoints: Vec::new(),
             leases_listed: false,

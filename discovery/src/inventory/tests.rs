@@ -745,6 +745,28 @@ fn made_up_leases_give_way_to_names_that_are_hashes() {
     assert_eq!(probed.len(), ServerSet::CAPACITY);
 }
 
+/// The server of a Lease that got no place may serve what nobody else does.
+#[test]
+fn a_lease_without_a_place_leaves_a_question() {
+    let mut story = Story::new();
+    let (mine, placeless) = (lease("a", "a1", 1), |nth: usize| Lease { address: None, ..lease(&format!("c-{nth:03}"), "x", 0) });
+    for (count, expected) in [(ServerSet::CAPACITY - 1, "Unknown"), (ServerSet::CAPACITY, "Unasked"), (1, "Unknown")] {
+        story.leases(&(0..count).map(placeless).chain([mine.clone()]).collect::<Vec<_>>());
+        story.pass(2 * GONE);
+        assert_eq!((story.who("other").as_str(), story.who("mine").as_str()), (expected, "a"), "{count}");
+    }
+}
+
+#[test]
+fn made_up_proxies_do_not_drive_out_those_of_servers() {
+    let mut story = Story::new();
+    story.leases(&[lease("a", "a1", 1), lease("b", "b1", 2)]);
+    let proxy = |server: &str, address: &str| Proxy { server: id(server), address: at(address), advertised: None };
+    let forged = (0..2_000).map(|nth| proxy(&format!("0-{nth:04}"), "10.9.9.9:6445"));
+    story.tell(Event::Proxies(forged.chain([proxy("b", "10.0.1.2:6445")]).collect()));
+    assert_eq!(story.address("b").as_deref(), Some("10.0.1.2:6445 Proxy"));
+}
+
 #[test]
 fn made_up_leases_take_nothing_from_a_server_that_answers() {
     let mut story = Story::new();

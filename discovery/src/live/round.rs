@@ -23,8 +23,8 @@ use super::{Certificates, Config, Error, Hint, Severity};
 use crate::inventory::{Ask, Event, Exclusion, GroupVersion, Inventory};
 use crate::{Publisher, Reader, ServerId};
 
-/// Reports that were not taken in yet; whoever has more to say waits.
-const REPORTS_MAX: usize = 256;
+/// Reports that were not taken in yet; whoever has more to say waits. A list of all Leases that are kept has some megabytes.
+const REPORTS_MAX: usize = 16;
 /// Events this close make one snapshot.
 const DEBOUNCE: Duration = Duration::from_millis(10);
 /// The longest pause between two rounds: what has had its time goes then.

@@ -23,6 +23,8 @@ use crate::leases;
 
 /// Objects in one answer of a list: CRDs have some 100 KiB each.
 const PAGE: u32 = 100;
+/// The same of Leases, which many may create: the largest that etcd takes has 9 MB as JSON, and a page of them has to fit `transport::LIST`.
+const LEASES_PAGE: u32 = 10;
 /// Leases of servers that are kept, and Leases of proxies: whoever may create them must not decide about our memory. Four times what the
 /// inventory looks at, so that it can choose.
 const LEASES_MAX: usize = 4_096;
@@ -55,6 +57,8 @@ struct Kind<K, T> {
     source: Source,
     api: fn(kube::Client) -> Api<K>,
     selector: Option<String>,
+    /// Objects in one answer of a list.
+    page: u32,
     /// Objects that are kept.
     max: usize,
     /// What an object says, if it is meant.
@@ -71,6 +75,7 @@ pub(super) fn all(post: &Post) -> Vec<futures::future::BoxFuture<'static, ()>> {
         source: Source::Leases,
         api: |client| Api::namespaced(client, leases::NAMESPACE),
         selector: labelled(leases::IDENTITY_LABEL),
+        page: LEASES_PAGE,
         max: LEASES_MAX,
         read: objects::identity,
         say: Event::Leases,
@@ -80,6 +85,7 @@ pub(super) fn all(post: &Post) -> Vec<futures::future::BoxFuture<'static, ()>> {
         source: Source::Proxies,
         api: |client| Api::namespaced(client, leases::NAMESPACE),
         selector: labelled(leases::PROXY_LABEL),
+        page: LEASES_PAGE,
         max: LEASES_MAX,
         read: objects::proxy,
         say: Event::Proxies,
@@ -89,6 +95,7 @@ pub(super) fn all(post: &Post) -> Vec<futures::future::BoxFuture<'static, ()>> {
         source: Source::CustomResources,
         api: Api::all,
         selector: None,
+        page: PAGE,
         max: OBJECTS_MAX,
         read: objects::custom,
         say: |listed| Event::Excluded(Exclusion::Custom, listed.concat()),
@@ -98,6 +105,7 @@ pub(super) fn all(post: &Post) -> Vec<futures::future::BoxFuture<'static, ()>> {
         source: Source::ApiServices,
         api: Api::all,
         selector: None,
+        page: PAGE,
         max: OBJECTS_MAX,
         read: objects::aggregated,
         say: |listed| Event::Excluded(Exclusion::Aggregated, listed),
@@ -107,6 +115,7 @@ pub(super) fn all(post: &Post) -> Vec<futures::future::BoxFuture<'static, ()>> {
         source: Source::Endpoints,
         api: |client| Api::namespaced(client, "default"),
         selector: labelled(("kubernetes.io/service-name", "kubernetes")),
+        page: PAGE,
         max: OBJECTS_MAX,
         read: objects::endpoints,
         say: |listed| Event::Endpoints(listed.concat()),
@@ -116,6 +125,7 @@ pub(super) fn all(post: &Post) -> Vec<futures::future::BoxFuture<'static, ()>> {
         source: Source::StorageVersions,
         api: Api::all,
         selector: None,
+        page: PAGE,
         max: OBJECTS_MAX,
         read: objects::storage,
         say: |listed| Event::StorageVersions(objects::storages(listed)),
@@ -239,7 +249,7 @@ where
             failures.count = 0;
         }
         let config = watcher::Config { label_selector: kind.selector.clone(), ..watcher::Config::default() };
-        let config = config.page_size(PAGE).timeout(WATCH_SECONDS);
+        let config = config.page_size(kind.page).timeout(WATCH_SECONDS);
         let mut events = std::pin::pin!(watcher::watcher((kind.api)(post.transport.kube(place)), config));
         loop {
             let item = tokio::select! {
