@@ -10,14 +10,14 @@ use secrecy::ExposeSecret;
 /// The longest token: those of service accounts have some 1,000 bytes.
 const TOKEN_MAX: usize = 16 << 10;
 
-/// A bearer token, or the file that has it.
+/// A bearer token, the file that has it, or both: then the file counts, and the token until it can be read.
 #[derive(Clone)]
 pub struct Credentials(Token);
 
 #[derive(Clone)]
 enum Token {
     Given(HeaderValue),
-    File(PathBuf),
+    File { path: PathBuf, until_then: Option<HeaderValue> },
 }
 
 /// Why there are none.
@@ -50,8 +50,11 @@ impl Credentials {
         let named = config.auth_infos.iter().find(|named| named.name == user).and_then(|named| named.auth_info.as_ref());
         let auth = named.ok_or_else(|| CredentialsError(format!("the kubeconfig's user `{user}` is not in it")))?;
         match (&auth.token, &auth.token_file) {
-            (Some(token), _) => Self::token(token.expose_secret()),
-            (None, Some(file)) => Ok(Self(Token::File(folder.join(file)))),
+            (token, Some(file)) => {
+                let until_then = token.as_ref().map(|token| header(token.expose_secret())).transpose()?;
+                Ok(Self(Token::File { path: folder.join(file), until_then }))
+            }
+            (Some(token), None) => Self::token(token.expose_secret()),
             (None, None) => Err(CredentialsError(format!("the kubeconfig's user `{user}` has neither `token` nor `tokenFile`"))),
         }
     }
@@ -60,10 +63,18 @@ impl Credentials {
     pub(super) fn read(&self) -> Result<HeaderValue, CredentialsError> {
         match &self.0 {
             Token::Given(header) => Ok(header.clone()),
-            Token::File(path) => {
+            Token::File { path, .. } => {
                 let text = std::fs::read_to_string(path);
                 header(&text.map_err(|error| CredentialsError(format!("token file {}: {error}", path.display())))?)
             }
+        }
+    }
+
+    /// The same for the first time, when there is none from before.
+    pub(super) fn read_first(&self) -> Result<HeaderValue, CredentialsError> {
+        match (self.read(), &self.0) {
+            (Err(_), Token::File { until_then: Some(header), .. }) => Ok(header.clone()),
+            (read, _) => read,
         }
     }
 }
@@ -73,7 +84,7 @@ impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Token::Given(_) => f.write_str("a token"),
-            Token::File(path) => write!(f, "the token in {}", path.display()),
+            Token::File { path, .. } => write!(f, "the token in {}", path.display()),
         }
     }
 }
@@ -120,6 +131,11 @@ mod tests {
             std::fs::write(folder.join("t"), token).unwrap();
             assert_eq!(credentials.read().unwrap().to_str().unwrap(), format!("Bearer {}", token.trim()));
         }
+        let both =
+            |file: &str| Credentials::from_kubeconfig(&kubeconfig(&format!("{{token: given, tokenFile: {file}}}")), &folder).unwrap();
+        assert_eq!(both("t").read_first().unwrap(), "Bearer two");
+        assert_eq!(both("none").read_first().unwrap(), "Bearer given");
+        assert!(both("none").read().is_err(), "the one from before stays");
         for token in ["", "a b", "a\u{7f}", &"x".repeat(TOKEN_MAX + 1)] {
             std::fs::write(folder.join("t"), token).unwrap();
             assert!(credentials.read().is_err(), "{}", token.len());

@@ -157,7 +157,7 @@ impl Transport {
     pub(super) fn new(access: &Access, local: &ServerId, trusted: HashSet<SocketAddr>, allowed: AllowList) -> Result<Self, Error> {
         let policy = Arc::new(Policy { trusted, allowed: ArcSwap::from_pointee(allowed) });
         let clients = ArcSwap::from_pointee(clients(&access.certificates, &policy)?);
-        let authorization = ArcSwap::from_pointee(access.credentials.read()?);
+        let authorization = ArcSwap::from_pointee(access.credentials.read_first()?);
         let via = HeaderValue::from_str(&format!("2.0 mvproxy-{local}"));
         let via = via.map_err(|_| Error::new(format!("`{local}` is no server id")))?;
         Ok(Self(Arc::new(Shared { clients, policy, authorization, via })))
