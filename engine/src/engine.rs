@@ -17,7 +17,7 @@ use crate::shard::ring::{self, Climbed, Ring, Rung};
 use crate::shard::{self, Gather, Listeners, Loads, Receiver, Shard, Shared};
 use crate::tls::Configs;
 
-/// How often the control thread looks whether a shard wants a tick: as often as a shard may ask for one.
+/// How often the control thread looks whether a shard wants a tick, at the least.
 const TICK: Duration = Duration::from_millis(50);
 /// The same when a shard wants a tick sooner.
 const TICK_MIN: Duration = Duration::from_millis(10);

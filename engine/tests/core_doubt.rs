@@ -343,7 +343,24 @@ fn a_hop_that_waits_is_refused_when_the_doubt_begins_if_another_one_serves_it() 
     assert_eq!((answer(&mut stage, 0), status(&stage.seen(peer)).as_deref()), (1, Some("200")));
 }
 
-/// What the proxy of s1 asks this one.
+/// What the proxy of s2 asks this one.
 fn hop(stage: &mut Stage, peer: usize, path: &str) -> u32 {
-    stage.ask_for(peer, path, &[("via", "2.0 mvproxy-s1")])
+    stage.ask_for(peer, path, &[("via", "2.0 mvproxy-s2")])
+}
+
+/// It asked only because its own server could not be had.
+#[test]
+fn a_hop_waits_for_a_server_in_doubt_if_only_the_senders_own_serves_it_too() {
+    let (mut stage, client) = probed();
+    let peer = stage.peer(WIDE);
+    stage.get(client, MINE);
+    lose_all(&mut stage, 0);
+    for via in ["2.0 mvproxy-s1", "1.1 other, 2.0  mvproxy-s1 (why)"] {
+        stage.ask_for(peer, BOTH, &[("via", via)]);
+        assert_eq!(stage.seen(peer), [], "{via}");
+    }
+    publish(&mut stage, 3);
+    stage.pass(SOON);
+    assert_eq!(answer(&mut stage, 0), 2);
+    assert_eq!(stage.seen(peer).iter().filter(|event| matches!(event, Event::Head { .. })).count(), 2);
 }

@@ -504,6 +504,7 @@ const WHOLE: &[(&str, Text, Want)] = &[
     ("LF as the empty line", b"GET /case HTTP/1.1\r\nHost: k\r\n\n", Refused(400)),
     ("only CR", b"GET /case HTTP/1.1\rHost: k\r\r", Refused(400)),
     ("an empty line in front", b"\r\nGET /case HTTP/1.1\r\nHost: k\r\n\r\n", Refused(400)),
+    ("an empty line, and nothing yet", b"\n", Refused(400)),
     ("LF in front", b"\nGET /case HTTP/1.1\r\nHost: k\r\n\r\n", Refused(400)),
     ("NUL in front", b"\0GET /case HTTP/1.1\r\nHost: k\r\n\r\n", Refused(400)),
     ("blank before the first line", b"GET /case HTTP/1.1\r\n Host: k\r\n\r\n", Refused(400)),

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::conn::{Conn, Role, State, Unknown};
 use super::exchange::{Exchange, Side};
-use super::pool::{Lane, SlotSet};
+use super::pool::{Lane, ServerSlot, SlotSet};
 use super::receive::ConnResult;
 use super::{ConnKey, Core};
 use crate::config::Limits;
@@ -145,7 +145,8 @@ impl Core {
     }
 
     /// May the proxy that sent it have another server, which it need not wait for? As far as this shard knows; where nobody else serves it,
-    /// waiting is all there is. Only for those who would wait: the request is routed once more.
+    /// waiting is all there is. The sender's own server is none: it came first, and could not be had. Only for those who would wait: the
+    /// request is routed once more.
     pub(super) fn is_for_another_proxy(&mut self, exchange: super::ExchangeKey) -> bool {
         let Some(entry) = self.exchanges.get(exchange).filter(|entry| entry.is_hop) else { return false };
         let (Some(method), Some(path)) = (entry.request.first(Token::METHOD), entry.request.first(Token::PATH)) else { return false };
@@ -154,7 +155,14 @@ impl Core {
             Verdict::Local { fallback: peers } | Verdict::Peer(peers) => self.slots_of(peers),
             Verdict::Refuse(_) => return false,
         };
-        self.has_healthy(peers)
+        let id = |slot: ServerSlot| self.servers.get(usize::from(slot.0)).map(|server| server.id.as_str().as_bytes());
+        let mut others = peers;
+        for via in entry.request.iter().filter(|field| field.token == Token::VIA) {
+            for sender in message::proxies_in(via.value) {
+                peers.iter().filter(|&slot| id(slot) == Some(sender)).for_each(|slot| others.remove(slot));
+            }
+        }
+        self.has_healthy(others)
     }
 
     /// A second header block on a stream ends it (RFC 9113 §8.1).

@@ -52,6 +52,10 @@ pub(crate) enum BadHead {
 
 /// Reads a head from the front of `bytes` into `block`. `None` when it is not complete yet.
 pub(crate) fn parse(bytes: &[u8], block: &mut HeaderBlock) -> Result<Option<RequestHead>, BadHead> {
+    // httparse skips empty lines in front, from the first one at each look, so a client could make it walk them again and again.
+    if bytes.first().is_some_and(|&b| b == b'\r' || b == b'\n') {
+        return Err(BadHead::Malformed);
+    }
     let mut lines = [httparse::EMPTY_HEADER; MAX_LINES];
     let mut request = httparse::Request::new(&mut lines);
     let len = match request.parse(bytes) {
@@ -62,7 +66,7 @@ pub(crate) fn parse(bytes: &[u8], block: &mut HeaderBlock) -> Result<Option<Requ
         Err(_) => return Err(BadHead::Malformed),
     };
     // httparse takes a bare LF as the end of a line; others do not, and that is a desync.
-    if bare_line_feed(&bytes[..len]) || bytes.first().is_some_and(|&b| b == b'\r' || b == b'\n') {
+    if bare_line_feed(&bytes[..len]) {
         return Err(BadHead::Malformed);
     }
     let is_1_0 = request.version == Some(0);

@@ -63,7 +63,7 @@ pub(crate) fn check_request(block: &HeaderBlock) -> Result<RequestFacts, Malform
         check_regular(&field)?;
         match field.token {
             Token::CONTENT_LENGTH => facts.content_length = one_length(facts.content_length, field.value)?,
-            Token::VIA => facts.is_hop |= names_a_proxy(field.value),
+            Token::VIA => facts.is_hop |= proxies_in(field.value).next().is_some(),
             // Two would be read differently by different servers.
             Token::HOST if std::mem::replace(&mut host, true) || !valid_authority(field.value) => return Err(Malformed),
             _ => {}
@@ -74,11 +74,11 @@ pub(crate) fn check_request(block: &HeaderBlock) -> Result<RequestFacts, Malform
     if complete { Ok(facts) } else { Err(Malformed) }
 }
 
-/// Does a `via` name one of our kind? A list of: protocol, name, perhaps a comment (RFC 9110 §7.6.3).
-fn names_a_proxy(via: &[u8]) -> bool {
-    via.split(|&byte| byte == b',').any(|hop| {
+/// The ids of the servers whose proxies a `via` names. A list of: protocol, name, perhaps a comment (RFC 9110 §7.6.3).
+pub(crate) fn proxies_in(via: &[u8]) -> impl Iterator<Item = &[u8]> {
+    via.split(|&byte| byte == b',').filter_map(|hop| {
         let mut words = hop.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
-        words.nth(1).is_some_and(|name| name.starts_with(VIA_NAME))
+        words.nth(1)?.strip_prefix(VIA_NAME)
     })
 }
 
