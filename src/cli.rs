@@ -22,7 +22,7 @@ mod peers;
 mod texts;
 
 pub(crate) use asking::{ExplainFlags, Output, RoutesFlags, SkewFlags, TextOutput};
-pub(crate) use peers::PeerFlags;
+pub(crate) use peers::{Endpoint, PeerFlags};
 use texts::{DEMO_EXAMPLES, EXIT_CODES, EXPLAIN_EXAMPLES, ROUTES_EXAMPLES, SERVE_EXAMPLES, SERVE_USAGE, SKEW_EXAMPLES};
 
 const SERVING: &str = "Serving clients";
@@ -81,7 +81,7 @@ pub(crate) enum Command {
 /// The flags of `mvproxy serve`.
 #[derive(Args, Debug)]
 pub(crate) struct ServeFlags {
-    /// A file with flags, in YAML; what is on the command line wins
+    /// A file with flags, in YAML; what is on the command line wins, of feature gates each for itself
     ///
     /// It begins with `apiVersion: mvproxy.io/v1alpha1` and `kind: ProxyConfiguration`. Its keys are the flags in lowerCamelCase, such as
     /// `securePort: 6443`. It is read once, at start.

@@ -1,5 +1,6 @@
 //! From flags to live discovery: who is local, what may be connected to, what other proxies are told.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use discovery::inventory::Settings;
 use discovery::live::{self, Access, Announcement, Certificates, Credentials, Live};
 use discovery::{AllowList, ServerId};
 
-use crate::cli::ServeFlags;
+use crate::cli::{Endpoint, ServeFlags};
 use crate::failure::Failure;
 use crate::files::{self, Named};
 use crate::{host, log};
@@ -23,6 +24,8 @@ pub(crate) struct Own {
 
 /// Starts discovery; the first snapshot says that nothing is known yet.
 pub(crate) fn start(flags: &ServeFlags, own: &Own, certificates: Certificates) -> Result<Live, Failure> {
+    let allowed = allowed(flags, own);
+    let peers = peers(flags, &allowed)?;
     let access = Access { credentials: credentials(flags)?, certificates };
     let local_address = flags.peers.local_server.0;
     let local = match &flags.peers.server_id {
@@ -38,8 +41,8 @@ pub(crate) fn start(flags: &ServeFlags, own: &Own, certificates: Certificates) -
         settings: Settings {
             local,
             local_address,
-            peers: flags.peers.peer_endpoint.iter().map(|peer| (ServerId::new(&peer.id), peer.address)).collect(),
-            allowed: allowed(flags, own),
+            peers,
+            allowed,
             allow_endpoints: flags.peers.peer_cidr.is_empty(),
             reaches_proxies: access.certificates.client_pair.is_some(),
         },
@@ -52,6 +55,22 @@ pub(crate) fn start(flags: &ServeFlags, own: &Own, certificates: Certificates) -
         },
     };
     live::start(config).map_err(Failure::usage)
+}
+
+/// The servers of the command line: each once, and none of them ourselves.
+fn peers(flags: &ServeFlags, allowed: &AllowList) -> Result<BTreeMap<ServerId, SocketAddr>, Failure> {
+    let mut peers = BTreeMap::new();
+    for Endpoint { id, address } in &flags.peers.peer_endpoint {
+        if allowed.is_own(*address) {
+            return Err(Failure::usage(format_args!(
+                "--peer-endpoint {id}={address}: that is this mvproxy, or the server behind it: give the address of the other apiserver"
+            )));
+        }
+        if peers.insert(ServerId::new(id), *address).is_some_and(|before| before != *address) {
+            return Err(Failure::usage(format_args!("--peer-endpoint: {id} has two addresses: give one")));
+        }
+    }
+    Ok(peers)
 }
 
 /// The kubeconfig is read once; a token file that it names is read again by discovery.
@@ -141,6 +160,22 @@ mod tests {
         let allowed = allowed(&flags, &own);
         assert!(allowed.is_own(at("10.0.0.5:6443")) && !allowed.allows(at("10.0.0.5:6443")));
         assert!(allowed.allows(at("10.0.0.6:6443")));
+    }
+
+    #[test]
+    fn a_peer_of_the_command_line_has_one_address_and_is_not_us() {
+        let own = Own { clients: at("0.0.0.0:443"), peers: Some(at("0.0.0.0:6445")) };
+        let told = |more: &[&str]| {
+            let flags = flags(&[&["--local-server=https://127.0.0.1:6444"], more].concat());
+            peers(&flags, &allowed(&flags, &own)).map_err(|failure| failure.to_string())
+        };
+        let b = "--peer-endpoint=b=10.0.0.2:6443";
+        assert_eq!(told(&[b, b]).unwrap(), BTreeMap::from([(ServerId::new("b"), at("10.0.0.2:6443"))]));
+        assert!(told(&[b, "--peer-endpoint=b=10.0.0.3:6443"]).unwrap_err().contains("b has two addresses"));
+        for ours in ["127.0.0.1:443", "127.0.0.1:6444", "127.0.0.1:6445"] {
+            let error = told(&[&format!("--peer-endpoint=c={ours}")]).unwrap_err();
+            assert!(error.contains(&format!("--peer-endpoint c={ours}: that is this mvproxy")), "{error}");
+        }
     }
 
     #[test]

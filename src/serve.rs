@@ -246,8 +246,11 @@ fn describe(routes: &Snapshot) -> String {
 }
 
 fn warn_of_unused(flags: &ServeFlags) {
-    if flags.proxy_client_cert_file.is_some() && flags.static_routes.is_some() {
-        log::warning("--proxy-client-cert-file and --proxy-client-key-file are not used with --static-routes: no proxy is connected to");
+    if flags.static_routes.is_some() {
+        let unused = unused_with_static_routes(flags).join(", ");
+        if !unused.is_empty() {
+            log::warning(format_args!("{unused}: not used with --static-routes, whose file says who is where; no proxy is connected to"));
+        }
     }
     for name in flags.peers.unknown_gates() {
         log::warning(format_args!("--feature-gates: {name} means nothing to mvproxy"));
@@ -255,6 +258,19 @@ fn warn_of_unused(flags: &ServeFlags) {
     if flags.peers.kubeconfig.is_some() && flags.peers.requestheader_client_ca_file.is_none() {
         log::warning("no peer port: other proxies could not be told from anybody else without --requestheader-client-ca-file");
     }
+}
+
+fn unused_with_static_routes(flags: &ServeFlags) -> Vec<&'static str> {
+    let peers = &flags.peers;
+    let given = [
+        (flags.proxy_client_cert_file.is_some(), "--proxy-client-cert-file and --proxy-client-key-file"),
+        (peers.server_id.is_some(), "--server-id"),
+        (!peers.peer_endpoint.is_empty(), "--peer-endpoint"),
+        (!peers.peer_cidr.is_empty(), "--peer-cidr"),
+        (peers.peer_advertise_ip.is_some(), "--peer-advertise-ip"),
+        (peers.peer_advertise_port.is_some(), "--peer-advertise-port"),
+    ];
+    given.into_iter().filter_map(|(is_given, flag)| is_given.then_some(flag)).collect()
 }
 
 /// Waits for the first signal, drains, and waits for the shards. The second signal does not come back here.

@@ -280,14 +280,16 @@ fn verbose_says_what_it_runs_on_and_warns_once() {
     let (cert, key) = (files.path("proxy.crt"), files.path("proxy.key"));
     let mut command =
         files.serve(&[("--shards", "3"), ("--io-driver", "epoll"), ("--proxy-client-cert-file", &cert), ("--proxy-client-key-file", &key)]);
-    command.arg("-vv");
+    command.args(["-vv", "--peer-cidr=10.0.0.0/8"]);
     let mut proxy = Running::start(command);
     for part in ["shard 0: ", "shard 2: ", "epoll", "limit of open files: "] {
         assert!(proxy.log.contains(part), "{part:?} should be in:\n{}", proxy.log);
     }
     let warnings: Vec<&str> = proxy.log.lines().filter(|line| line.starts_with('W')).collect();
     assert_eq!(warnings.len(), 1, "{}", proxy.log);
-    assert!(warnings[0].contains("not used with --static-routes"), "{warnings:?}");
+    for part in ["--proxy-client-cert-file", "--peer-cidr: not used with --static-routes"] {
+        assert!(warnings[0].contains(part), "{part:?} should be in {warnings:?}");
+    }
     proxy.signal(Signal::TERM);
     assert_eq!(proxy.exit_code(), Some(0));
 }

@@ -130,7 +130,10 @@ pub(super) fn server_url(text: &str) -> Result<Url, &'static str> {
 fn endpoint(text: &str) -> Result<Endpoint, &'static str> {
     let wrong = "not a server and its address: write ID=IP:PORT";
     let (id, address) = text.split_once('=').filter(|(id, _)| !id.is_empty()).ok_or(wrong)?;
-    let address = address.parse().map_err(|_| wrong)?;
+    let address: SocketAddr = address.parse().map_err(|_| wrong)?;
+    if address.port() == 0 {
+        return Err("port 0 is none: write the port that the server listens on");
+    }
     Ok(Endpoint { id: id.to_owned(), address })
 }
 
@@ -159,7 +162,7 @@ mod tests {
             assert!(server_url(wrong).is_err(), "{wrong}");
         }
         assert_eq!(endpoint("a=10.0.0.1:6443").unwrap(), Endpoint { id: "a".into(), address: "10.0.0.1:6443".parse().unwrap() });
-        for wrong in ["a", "=10.0.0.1:1", "a=b", "a=10.0.0.1"] {
+        for wrong in ["a", "=10.0.0.1:1", "a=b", "a=10.0.0.1", "a=10.0.0.1:0"] {
             assert!(endpoint(wrong).is_err(), "{wrong}");
         }
         assert_eq!(gate("X=false").unwrap(), Gate { name: "X".into(), is_on: false });
