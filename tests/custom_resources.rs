@@ -5,16 +5,15 @@
 
 mod support;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use loadgen::Client;
 use loadgen::client::Response;
 use serde_json::{Value, json};
-use support::headers;
 use support::real::{ADMIN, Apiserver, ControlPlane, Fleet, Proxy, Version};
-use tokio::time::sleep;
+use support::{headers, until};
 
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const THINGS: &str = "/apis/custom.example/v1/namespaces/default/things";
@@ -25,14 +24,6 @@ const NOWHERE: &str = "/apis/nowhere.example/v1/things";
 const PATIENCE: Duration = Duration::from_secs(30);
 /// For the loss of the local server to be noticed.
 const NOTICED: Duration = Duration::from_secs(5);
-
-async fn eventually<F: Future<Output = bool>>(what: &str, limit: Duration, mut done: impl FnMut() -> F) {
-    let begun = Instant::now();
-    while !done().await {
-        assert!(begun.elapsed() < limit, "not within {limit:?}: {what}");
-        sleep(Duration::from_millis(50)).await;
-    }
-}
 
 fn crd() -> Value {
     let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
@@ -98,13 +89,13 @@ async fn local_answers_for_them_and_any_peer_while_it_is_down() {
         let made = send(&client, Method::POST, path, "", object).await;
         assert_eq!(made.status, StatusCode::CREATED, "{path}: {:?}", made.json());
     }
-    eventually("both group-versions are excluded", PATIENCE, async || excludes_both(proxy).await).await;
+    until("both group-versions are excluded", PATIENCE, async || excludes_both(proxy).await).await;
     for server in [&a, &b] {
         let straight = server.client(ADMIN).await;
         let is_served = async || straight.get(THINGS).await.is_ok_and(|answer| answer.status == StatusCode::OK);
-        eventually("the custom resource is served", PATIENCE, is_served).await;
+        until("the custom resource is served", PATIENCE, is_served).await;
         let is_known = async || straight.get(NOWHERE).await.is_ok_and(|answer| answer.status == StatusCode::SERVICE_UNAVAILABLE);
-        eventually("the aggregated API is known", PATIENCE, is_known).await;
+        until("the aggregated API is known", PATIENCE, is_known).await;
     }
     with_local(&client, &a, &b).await;
     a.kill().await;
@@ -128,7 +119,7 @@ async fn with_local(client: &Client, a: &Apiserver, b: &Apiserver) {
 /// cp-a is local and was killed.
 async fn without_local(client: &Client, a: &Apiserver, b: &Apiserver) {
     let is_answered = async || client.get(THINGS).await.is_ok_and(|answer| answer.status == StatusCode::OK);
-    eventually("the peer answers for custom resources", NOTICED, is_answered).await;
+    until("the peer answers for custom resources", NOTICED, is_answered).await;
     for nth in 0..10 {
         let id = format!("orphan-{nth}");
         let list = get(client, THINGS, &id).await;
@@ -157,7 +148,7 @@ async fn without_local(client: &Client, a: &Apiserver, b: &Apiserver) {
     let deleted = send(client, Method::DELETE, &format!("{CRDS}/things.custom.example"), "delete", Value::Null).await;
     assert_eq!(deleted.status, StatusCode::OK, "{:?}", deleted.json());
     let is_gone = async || client.get(THINGS).await.is_ok_and(|answer| answer.status == StatusCode::NOT_FOUND);
-    eventually("the custom resource is gone", PATIENCE, is_gone).await;
+    until("the custom resource is gone", PATIENCE, is_gone).await;
     assert_eq!(get(client, THINGS, "gone").await.status, StatusCode::NOT_FOUND);
     was_done_by(b, a, "gone").await;
     let asked: Vec<String> = b.audit().all().into_keys().filter(|id| id.starts_with("own/")).collect();

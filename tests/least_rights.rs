@@ -15,10 +15,10 @@ use bytes::Bytes;
 use http::{Method, StatusCode};
 use loadgen::Client;
 use serde_json::{Value, json};
-use support::headers;
 use support::http1::get_plain;
 use support::real::apiserver::NAME;
 use support::real::{ADMIN, Apiserver, ControlPlane, MVPROXY, Proxy, Version};
+use support::{headers, until};
 use tokio::time::sleep;
 
 const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
@@ -76,14 +76,6 @@ static LACKS: [Lack; 4] = [
     },
 ];
 
-async fn eventually<F: Future<Output = bool>>(what: &str, mut done: impl FnMut() -> F) {
-    let begun = Instant::now();
-    while !done().await {
-        assert!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-        sleep(Duration::from_millis(50)).await;
-    }
-}
-
 async fn create(admin: &Client, path: &str, object: &Value) -> Value {
     let fields = headers([("content-type", "application/json")]);
     let made = admin.request(Method::POST, path, fields, Bytes::from(object.to_string()), None).await.unwrap();
@@ -132,7 +124,7 @@ async fn is_in_force(plane: &ControlPlane, server: &Apiserver, lack: &Lack, toke
         let denied = client.get(lack.denied).await.is_ok_and(|answer| answer.status == StatusCode::FORBIDDEN);
         denied && client.get(crds).await.is_ok_and(|answer| answer.status == StatusCode::OK)
     };
-    eventually(&format!("the rights of {} are in force", lack.name), is_so).await;
+    until(&format!("the rights of {} are in force", lack.name), PATIENCE, is_so).await;
 }
 
 fn kubeconfig(plane: &ControlPlane, server: &Apiserver, name: &str, token: &str) -> PathBuf {
@@ -211,7 +203,7 @@ async fn the_shipped_rights_are_enough_and_each_is_missed() {
 
     let mut whole = Proxy::alone(&plane, &server, &[]);
     whole.wait_ready().await;
-    eventually("all rights: ready", async || get_plain(whole.status, "/readyz").await.0 == 200).await;
+    until("all rights: ready", PATIENCE, async || get_plain(whole.status, "/readyz").await.0 == 200).await;
     assert_eq!(whole.client(ADMIN).await.get(JOBS).await.unwrap().status, StatusCode::OK);
     let before = ["/api", "/apis"].map(|path| [200, 304].map(|code| answers(&server, path, code)));
     let polled = Instant::now();

@@ -16,8 +16,8 @@ use http::{Method, StatusCode};
 use loadgen::Client;
 use loadgen::client::Response;
 use serde_json::{Value, json};
-use support::headers;
 use support::real::{ADMIN, Apiserver, ControlPlane, Proxy, ServerPlan, Version, own_ip};
+use support::{headers, until};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
@@ -26,14 +26,6 @@ const CONFIGMAPS: &str = "/api/v1/namespaces/default/configmaps";
 const SLICE: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes";
 /// For anything to be learned, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-async fn eventually<F: Future<Output = bool>>(what: &str, mut done: impl FnMut() -> F) {
-    let begun = Instant::now();
-    while !done().await {
-        assert!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-        sleep(Duration::from_millis(50)).await;
-    }
-}
 
 /// cp-a, which has jobs and is in the EndpointSlice, and cp-b, which has none and is not.
 struct World {
@@ -50,7 +42,7 @@ impl World {
         let a = plan("cp-a").start().await;
         let admin = a.client(ADMIN).await;
         // It is written after the server is ready, and a second server at the same address does not change it.
-        eventually("cp-a in the EndpointSlice", async || names(&admin, a.address()).await).await;
+        until("cp-a in the EndpointSlice", PATIENCE, async || names(&admin, a.address()).await).await;
         let b = plan("cp-b").flag("--runtime-config=batch/v1=false").start().await;
         assert!(names(&admin, a.address()).await, "cp-b is in the EndpointSlice, not cp-a");
         Self { a, b, plane }
@@ -165,7 +157,7 @@ async fn the_command_line_needs_no_leave(world: &World) {
     assert_eq!((&row["address"], &row["via"]), (&json!(world.a.address()), &json!("apiserver")), "{row}");
     world.jobs_are_done_by_a(&proxy, "static").await;
 
-    eventually("the Lease of the proxy", async || world.lease().await.is_some()).await;
+    until("the Lease of the proxy", PATIENCE, async || world.lease().await.is_some()).await;
     let lease = world.lease().await.unwrap();
     let annotations = &lease["metadata"]["annotations"];
     assert_eq!(annotations["mvproxy.io/peer-address"], "198.51.100.7:7445", "{lease}");
