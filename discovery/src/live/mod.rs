@@ -54,10 +54,10 @@ const HOLD: Duration = Duration::from_secs(60);
 const IDENTIFY_PAUSE: Duration = Duration::from_millis(250);
 /// How long the Lease of a server that lists all of them may be missing: it writes its own when it begins to serve.
 const OWN_LEASE_MAX: Duration = Duration::from_secs(5);
-/// The identity Leases: [`IDENTITIES_MAX`] have some 500 KiB.
-const IDENTITIES: Limits = Limits { bytes: 16 << 20, time: Duration::from_secs(5) };
-/// More than a cluster has servers.
-const IDENTITIES_MAX: usize = 500;
+/// More pages of identity Leases than a cluster has servers for.
+const IDENTITY_PAGES: u32 = 50;
+/// How long all of them may take, however late it is.
+const IDENTITIES_TIME: Duration = Duration::from_secs(5);
 /// Whatever people ask for: the Nodes of a large cluster, say.
 const ANYTHING: Limits = Limits { bytes: 64 << 20, time: Duration::from_secs(30) };
 
@@ -271,7 +271,9 @@ pub fn identify(access: &Access, local_address: SocketAddr, hostname: &str, time
         let began = Instant::now();
         let mut listed: Option<Instant> = None;
         loop {
-            let why = match list_identities(&transport, place).await {
+            let left = time_max.saturating_sub(began.elapsed()).max(IDENTITIES_TIME);
+            let identities = tokio::time::timeout(left, list_identities(&transport, place));
+            let why = match identities.await.unwrap_or_else(|_| Err("not in time".to_owned())) {
                 Ok(leases) => {
                     let has_waited = listed.get_or_insert_with(Instant::now).elapsed() >= OWN_LEASE_MAX || began.elapsed() >= time_max;
                     match identity::choose(hostname, &leases) {
@@ -374,16 +376,21 @@ async fn list_identities(transport: &Transport, place: Place) -> Result<Vec<Leas
         r#continue: Option<String>,
     }
     let (key, value) = leases::IDENTITY_LABEL;
-    let path = leases_path(&format!("?labelSelector={key}%3D{value}&limit={IDENTITIES_MAX}"));
-    let reply = transport.get(place, &path, json(), IDENTITIES).await.map_err(|error| error.to_string())?;
-    if !reply.status.is_success() {
-        return Err(reply.status.to_string());
+    let (mut identities, mut rest) = (Vec::new(), String::new());
+    for _ in 0..IDENTITY_PAGES {
+        let path = leases_path(&format!("?labelSelector={key}%3D{value}&limit={}{rest}", watch::LEASES_PAGE));
+        let reply = transport.get(place, &path, json(), transport::LIST).await.map_err(|error| error.to_string())?;
+        if !reply.status.is_success() {
+            return Err(reply.status.to_string());
+        }
+        let list: List = serde_json::from_slice(&reply.body).map_err(|error| error.to_string())?;
+        identities.extend(list.items.iter().filter_map(objects::identity));
+        match list.metadata.r#continue.filter(|token| !token.is_empty()) {
+            Some(token) => rest = format!("&continue={token}"),
+            None => return Ok(identities),
+        }
     }
-    let list: List = serde_json::from_slice(&reply.body).map_err(|error| error.to_string())?;
-    if list.metadata.r#continue.is_some_and(|rest| !rest.is_empty()) {
-        return Err(format!("there are more than {IDENTITIES_MAX}"));
-    }
-    Ok(list.items.iter().filter_map(objects::identity).collect())
+    Err(format!("there are more than {}", IDENTITY_PAGES * watch::LEASES_PAGE))
 }
 
 /// The Leases of kube-system, and `rest`: one of them, or a query.

@@ -43,7 +43,7 @@ const SERVER_NAME: &str = "kubernetes.default.svc";
 /// TCP and TLS together.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// A page of a list: of CRDs it has some 10 MiB. Of a watch these are the bytes of all events, and the time until the first of its answer.
-const LIST: Limits = Limits { bytes: 128 << 20, time: Duration::from_secs(15) };
+pub(super) const LIST: Limits = Limits { bytes: 128 << 20, time: Duration::from_secs(15) };
 /// What is kept open to a server for the next fetch.
 const IDLE: Duration = Duration::from_secs(30);
 /// The same, in connections: a probe, the two documents of a fetch, and one to spare.

@@ -24,7 +24,7 @@ use crate::leases;
 /// Objects in one answer of a list: CRDs have some 100 KiB each.
 const PAGE: u32 = 100;
 /// The same of Leases, which many may create: the largest that etcd takes has 9 MB as JSON, and a page of them has to fit `transport::LIST`.
-const LEASES_PAGE: u32 = 10;
+pub(super) const LEASES_PAGE: u32 = 10;
 /// Leases of servers that are kept, and Leases of proxies: whoever may create them must not decide about our memory. Four times what the
 /// inventory looks at, so that it can choose.
 const LEASES_MAX: usize = 4_096;
