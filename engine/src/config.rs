@@ -128,6 +128,11 @@ pub struct Limits {
     /// Sockets read within `gather_period` from which on it does: with 16 clients in a closed loop all of them soon wait for us, and a wait
     /// doubles the time of a request; with 48 it saves CPU time, with 64 it shortens it too.
     pub gather_busy: u32,
+    /// Bytes read within `gather_period` from which on it does as well: 200 MB/s. They come in pieces as small as the other side writes them.
+    pub gather_bytes: usize,
+    /// While so many short requests are at servers: with 8 a wait makes each of them longer by a third, with 32
+    /// by a tenth, with 48 hardly.
+    pub gather_requests: usize,
     /// Over how long they are counted: four times what an exchange takes with 64 clients.
     pub gather_period: Duration,
     /// Events that are enough: what more of them would save is little.
@@ -252,6 +257,8 @@ impl Default for Limits {
             handshakes_per_wake_up: 4,
             gather_from: 3,
             gather_busy: 40,
+            gather_bytes: 1 << 20,
+            gather_requests: 40,
             gather_period: Duration::from_millis(5),
             gather_events: 16,
             gather_time: Duration::from_micros(200),

@@ -203,6 +203,13 @@ impl Core {
         servers.into_iter().any(|server| server.is_ready && server.is_usable())
     }
 
+    /// Are so many requests at servers, watches and the like not counted?
+    pub fn has_short_requests(&self, many: usize) -> bool {
+        let mut short =
+            self.servers.iter().filter(|server| server.active > 0).map(|server| server.lanes[Lane::Short as usize].streams(&self.conns));
+        short.try_fold(0, |sum, streams| Some(sum + streams).filter(|&sum| sum < many)).is_none()
+    }
+
     /// A random member of a set that is not empty.
     fn random_of(&mut self, set: SlotSet) -> ServerSlot {
         #[allow(clippy::cast_possible_truncation, reason = "only the low bits are wanted")]

@@ -254,11 +254,8 @@ impl Core {
     /// Copies what was counted, and what the pools hold now, into `copy`.
     pub fn copy_meters(&self, copy: &mut Meters) {
         copy.clone_from(&self.meters);
-        let lane = |pool: &Pool| LaneLoad {
-            connections: pool.conns.len(),
-            streams: pool.conns.iter().filter_map(|&key| self.conns.get(key)).map(|conn| conn.streams.len()).sum(),
-            waiting: pool.waiting.len(),
-        };
+        let lane =
+            |pool: &Pool| LaneLoad { connections: pool.conns.len(), streams: pool.streams(&self.conns), waiting: pool.waiting.len() };
         let known = self.servers.iter().filter(|server| !server.left || !server.is_unused());
         copy.servers.extend(known.map(|server| ServerLoad {
             id: server.id.clone(),

@@ -139,6 +139,11 @@ impl Pool {
         self.conns.iter().filter(|&&key| conns.get(key).is_some_and(|conn| conn.state == State::Open)).count()
     }
 
+    /// Requests on its connections.
+    pub(crate) fn streams(&self, conns: &Slab<Conn>) -> usize {
+        self.conns.iter().filter_map(|&key| conns.get(key)).map(|conn| conn.streams.len()).sum()
+    }
+
     fn has_open_conn(&self, conns: &Slab<Conn>) -> bool {
         self.conns.iter().any(|&key| conns.get(key).is_some_and(|conn| conn.state == State::Open && !conn.suspect))
     }

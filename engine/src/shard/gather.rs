@@ -1,9 +1,9 @@
-//! Waiting for more than one socket at once, when many are busy.
+//! Waiting for more than one socket at once, when there is much to do.
 //!
 //! A fast proxy between slower neighbours wakes up for every second request: it sleeps, wakes and writes to the server for each few of them
 //! (decision 0022). While many sockets are busy, and after a wake-up in which several of them were read, the ring is asked for more events
-//! together: for twice as many as there were, but not for long. With few, everybody soon waits for the next event, and nothing else comes:
-//! nobody waits.
+//! together: for twice as many as there were, but not for long. The same while much is read for many requests, which comes in pieces as small
+//! as the other side writes them. With few, everybody soon waits for the next event, and nothing else comes: nobody waits.
 //!
 //! What always holds: a wait ends after `Limits::gather_time`, whatever happens; it only puts off the wait of the runtime, which finds what
 //! came in the meantime. It takes no completion from the ring, and gives the kernel no memory beyond the call.
@@ -11,7 +11,7 @@
 //! monoio waits for one event only and does not show its ring; so the ring is looked for among the files of the process, once.
 
 use std::os::fd::RawFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::sys;
 use crate::config::Limits;
@@ -33,24 +33,29 @@ impl Gather {
         own_ring().map(|ring| Self { ring }).ok_or("the ring is not found in /proc/self/fd")
     }
 
-    /// Waits for more events after a wake-up that read from so many of the sockets that are busy, if it pays.
-    pub(crate) fn wait(&self, limits: &Limits, reads: u32, busy: u32) {
-        if let Some(events) = wanted(limits, reads, busy) {
-            sys::wait_for(self.ring, events, limits.gather_time);
-        }
+    /// Waits for so many events, so long at most.
+    pub(crate) fn wait(&self, events: u32, at_most: Duration) {
+        sys::wait_for(self.ring, events, at_most);
     }
 }
 
-/// Counts the sockets that were read lately, each once: in periods of `Limits::gather_period` or a little more. What one had counts until the
-/// next one ends.
+/// Counts what was read lately, and the sockets, each once: in periods of `Limits::gather_period` or a little more. What one had counts until
+/// the next one ends.
 #[derive(Default)]
 pub(crate) struct Lately {
     /// The number of this period, and when it began.
     period: u32,
     began: Option<Instant>,
-    /// Sockets read in this period, and in the one before it.
+    /// What was read in this period, and in the one before it.
+    read: Read,
+    before: Read,
+}
+
+/// What was read in a period.
+#[derive(Clone, Copy, Default)]
+struct Read {
     sockets: u32,
-    before: u32,
+    bytes: usize,
 }
 
 /// The number of the period in which a socket was last read.
@@ -58,22 +63,37 @@ pub(crate) struct Lately {
 pub(crate) struct LastRead(Option<u32>);
 
 impl Lately {
-    /// A socket was read.
-    pub(crate) fn note(&mut self, last: &mut LastRead, now: Instant, limits: &Limits) {
+    /// So many bytes were read from a socket.
+    pub(crate) fn note(&mut self, last: &mut LastRead, bytes: usize, now: Instant, limits: &Limits) {
         let age = now.saturating_duration_since(*self.began.get_or_insert(now));
         if age >= limits.gather_period {
             // After a pause nobody is busy.
-            self.before = if age < 2 * limits.gather_period { self.sockets } else { 0 };
-            (self.sockets, self.began, self.period) = (0, Some(now), self.period.wrapping_add(1));
+            self.before = if age < 2 * limits.gather_period { self.read } else { Read::default() };
+            (self.read, self.began, self.period) = (Read::default(), Some(now), self.period.wrapping_add(1));
         }
+        self.read.bytes += bytes;
         if last.0.replace(self.period) != Some(self.period) {
-            self.sockets += 1;
+            self.read.sockets += 1;
         }
     }
 
-    /// How many there were.
-    pub(crate) fn sockets(&self) -> u32 {
-        self.before.max(self.sockets)
+    /// How many sockets there were.
+    fn sockets(&self) -> u32 {
+        self.before.sockets.max(self.read.sockets)
+    }
+
+    /// How many bytes.
+    fn bytes(&self) -> usize {
+        self.before.bytes.max(self.read.bytes)
+    }
+
+    /// How many events to wait for after a wake-up that read from so many sockets, if it pays. `requests` says whether so many are under way.
+    pub(crate) fn wanted(&self, limits: &Limits, reads: u32, requests: impl FnOnce(usize) -> bool) -> Option<u32> {
+        if reads > 0 && self.bytes() >= limits.gather_bytes && requests(limits.gather_requests) {
+            return Some(limits.gather_events);
+        }
+        let are_many = reads >= limits.gather_from && self.sockets() >= limits.gather_busy;
+        are_many.then(|| reads.saturating_mul(2).min(limits.gather_events))
     }
 }
 
@@ -96,11 +116,6 @@ fn own_ring() -> Option<RawFd> {
     open.first().copied()
 }
 
-/// How many events are waited for.
-fn wanted(limits: &Limits, reads: u32, busy: u32) -> Option<u32> {
-    (reads >= limits.gather_from && busy >= limits.gather_busy).then(|| reads.saturating_mul(2).min(limits.gather_events))
-}
-
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
@@ -108,7 +123,6 @@ mod tests {
     use std::os::unix::net::UnixStream as StdUnixStream;
     use std::pin::{Pin, pin};
     use std::task::Poll;
-    use std::time::Duration;
 
     use monoio::net::UnixStream;
 
@@ -118,9 +132,23 @@ mod tests {
     #[test]
     fn few_are_not_gathered_and_many_are_enough() {
         let limits = Limits { gather_from: 3, gather_busy: 40, gather_events: 16, ..Limits::default() };
-        let of_busy = |busy| [0, 1, 2, 3, 7, 8, 9, u32::MAX].map(|reads| wanted(&limits, reads, busy));
+        let of_busy = |sockets| {
+            let lately = Lately { read: Read { sockets, bytes: 0 }, ..Lately::default() };
+            [0, 1, 2, 3, 7, 8, 9, u32::MAX].map(|reads| lately.wanted(&limits, reads, |_| panic!("that little is not asked about")))
+        };
         assert_eq!(of_busy(40), [None, None, None, Some(6), Some(14), Some(16), Some(16), Some(16)]);
         assert_eq!(of_busy(39), [None; 8]);
+    }
+
+    #[test]
+    fn much_is_gathered_if_it_is_for_many() {
+        let limits = Limits { gather_bytes: 1_000, gather_requests: 32, gather_events: 16, ..Limits::default() };
+        let wanted = |bytes, reads, requests| {
+            let lately = Lately { before: Read { sockets: 1, bytes }, ..Lately::default() };
+            lately.wanted(&limits, reads, |many| requests >= many)
+        };
+        assert_eq!(wanted(1_000, 1, 32), Some(16));
+        assert_eq!([wanted(999, 1, 32), wanted(1_000, 0, 32), wanted(1_000, 1, 31)], [None; 3]);
     }
 
     #[test]
@@ -129,7 +157,8 @@ mod tests {
         let (mut lately, mut sockets) = (Lately::default(), [LastRead::default(); 50]);
         let mut read = |n: usize, halves_of_a_period: u32| {
             let now = began + limits.gather_period / 2 * halves_of_a_period;
-            sockets[..n].iter_mut().for_each(|last| lately.note(last, now, &limits));
+            sockets[..n].iter_mut().for_each(|last| lately.note(last, 10, now, &limits));
+            assert!(lately.bytes() >= 10 * n, "each time, and not once in a period");
             lately.sockets()
         };
         assert_eq!((read(30, 0), read(30, 0), read(40, 1)), (30, 30, 40));

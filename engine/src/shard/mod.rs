@@ -142,18 +142,15 @@ impl Shard {
                 is_quiet = false;
                 self.act(action);
             } else {
-                let turn = state.end_turn();
+                let events = state.end_turn();
                 let closed = std::mem::take(&mut state.clients_closed);
                 drop(state);
                 for _ in 0..closed {
                     self.shared.loads.release(self.index);
                 }
                 // Whoever has something to do does it first.
-                if is_quiet
-                    && !turn.is_unfinished
-                    && let Some(gather) = &self.gather
-                {
-                    gather.wait(&self.shared.config.limits, turn.reads, turn.busy);
+                if is_quiet && let (Some(gather), Some(events)) = (&self.gather, events) {
+                    gather.wait(events, self.shared.config.limits.gather_time);
                 }
                 return;
             }

@@ -55,14 +55,12 @@ pub(crate) enum Flushed {
 
 /// What a wake-up was like.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Turn {
+struct Turn {
     /// From how many sockets something was read.
-    pub(crate) reads: u32,
-    /// How many sockets were read lately.
-    pub(crate) busy: u32,
+    reads: u32,
     /// Something is to be done before the ring is waited for: a task was started or woken and may not have run yet, or a socket is known to
     /// have more to read.
-    pub(crate) is_unfinished: bool,
+    is_unfinished: bool,
 }
 
 /// Everything a shard has.
@@ -158,13 +156,15 @@ impl State {
         much
     }
 
-    /// The next look at the clock is a new one.
-    pub(crate) fn end_turn(&mut self) -> Turn {
+    /// The next look at the clock is a new one. How many events are worth waiting for, if nothing is to be done first.
+    pub(crate) fn end_turn(&mut self) -> Option<u32> {
         if let Some(began) = self.now.take() {
             self.core.end_wake_up(|| began.elapsed());
         }
         self.handshakes = 0;
-        Turn { busy: self.lately.sockets(), ..std::mem::take(&mut self.turn) }
+        let turn = std::mem::take(&mut self.turn);
+        let wanted = || self.lately.wanted(self.core.limits(), turn.reads, |many| self.core.has_short_requests(many));
+        if turn.is_unfinished { None } else { wanted() }
     }
 
     /// A task was started or woken, and runs before the ring is waited for.
@@ -236,7 +236,7 @@ impl State {
         let (established, mut early) = (link.session.is_established(), Vec::new());
         if established {
             // Whoever only drips a handshake makes nobody wait.
-            self.lately.note(&mut link.last_read, now, core.limits());
+            self.lately.note(&mut link.last_read, n, now, core.limits());
         }
         let received = link.session.receive(&mut self.read[..have + n], &mut self.wire, |plain| {
             if established { core.handle_bytes(key, plain, now) } else { early.extend_from_slice(plain) }
