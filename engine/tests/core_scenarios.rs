@@ -8,7 +8,7 @@ use std::time::Duration;
 use engine::core::Meters;
 use engine::{Limits, Rate};
 use sim::end::{Event, MAX_STREAMS};
-use sim::stage::{BOTH, Door, OK, Stage, WATCH, WIDE, asked, body, pattern, reset, stage, status};
+use sim::stage::{BOTH, Door, OK, Stage, THEIRS, WATCH, WIDE, asked, body, pattern, reset, stage, status};
 
 #[test]
 fn a_request_goes_to_local_and_its_response_back() {
@@ -57,6 +57,25 @@ fn watches_and_short_requests_never_share_a_connection() {
     let paths = |lane: &[(u32, String)]| lane.iter().map(|found| found.1.clone()).collect::<Vec<_>>();
     assert_eq!(lanes.len(), 2);
     assert_eq!((paths(&lanes[0]), paths(&lanes[1])), (vec![BOTH.to_owned(); 2], vec![WATCH.to_owned(); 2]));
+}
+
+#[test]
+fn short_requests_at_servers_are_many_and_watches_are_none() {
+    let mut stage = stage();
+    let client = stage.client(WIDE);
+    for path in [BOTH, WATCH, THEIRS, WATCH, BOTH] {
+        stage.get(client, path);
+    }
+    let are = |stage: &Stage| [1, 3, 4].map(|many| stage.core.has_short_requests(many));
+    assert_eq!(are(&stage), [true, true, false]);
+    for server in [0, 1, 2] {
+        for wire in stage.to_server(server) {
+            for (stream, _) in stage.requests(wire).into_iter().filter(|(_, path)| path != WATCH) {
+                stage.reply(wire, stream, &OK, true);
+            }
+        }
+    }
+    assert_eq!(are(&stage), [false; 3]);
 }
 
 #[test]
