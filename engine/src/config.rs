@@ -130,9 +130,10 @@ pub struct Limits {
     pub gather_busy: u32,
     /// Bytes read within `gather_period` from which on it does as well: 200 MB/s. They come in pieces as small as the other side writes them.
     pub gather_bytes: usize,
-    /// While so many short requests are at servers: with 8 a wait makes each of them longer by a third, with 32
-    /// by a tenth, with 48 hardly.
+    /// While so many short requests are at servers: with 8 a wait makes each of them longer by a third, with 32 by a tenth, with 48 hardly.
     pub gather_requests: usize,
+    /// And so many sockets were read: requests that hang are no reason for the few others to wait.
+    pub gather_sockets: u32,
     /// Over how long they are counted: four times what an exchange takes with 64 clients.
     pub gather_period: Duration,
     /// Events that are enough: what more of them would save is little.
@@ -259,6 +260,7 @@ impl Default for Limits {
             gather_busy: 40,
             gather_bytes: 1 << 20,
             gather_requests: 40,
+            gather_sockets: 6,
             gather_period: Duration::from_millis(5),
             gather_events: 16,
             gather_time: Duration::from_micros(200),

@@ -15,7 +15,7 @@ use crate::{Cidr, ServerId, ServerSet};
 /// The id of a server that is known by its address only begins with it.
 const NAMELESS: &str = "addr:";
 /// Leases of servers that are looked at, and Leases of proxies; real ones are as many as servers.
-const LISTED_MAX: usize = 1_024;
+pub(super) const LISTED_MAX: usize = 1_024;
 
 /// Is it the id of a server that is known by its address only?
 pub(super) fn is_nameless(id: &ServerId) -> bool {
@@ -61,13 +61,7 @@ impl Inventory {
         self.join(now);
     }
 
-    pub(super) fn take_proxies(&mut self, mut proxies: Vec<Proxy>, now: Instant) {
-        if proxies.len() > LISTED_MAX {
-            // Nobody drives out those of servers that are there.
-            let is_there = |known: &Known| known.gone.is_none();
-            proxies.sort_by_cached_key(|proxy| !self.servers.get(&proxy.server).is_some_and(is_there));
-            proxies.truncate(LISTED_MAX);
-        }
+    pub(super) fn take_proxies(&mut self, proxies: Vec<Proxy>, now: Instant) {
         self.proxies = proxies;
         self.join(now);
     }
@@ -96,10 +90,14 @@ impl Inventory {
             known.proxy = None;
             had.extend(known.endpoint.take().map(|address| (address, id.clone())));
         }
-        for proxy in std::mem::take(&mut self.proxies) {
-            self.join_proxy(&proxy);
-            self.proxies.push(proxy);
+        let mut proxies = std::mem::take(&mut self.proxies);
+        if proxies.len() > LISTED_MAX {
+            // Nobody drives out those of servers that are there.
+            let is_there = |known: &Known| known.gone.is_none();
+            proxies.sort_by_cached_key(|proxy| !self.servers.get(&proxy.server).is_some_and(is_there));
         }
+        proxies.iter().take(LISTED_MAX).for_each(|proxy| self.join_proxy(proxy));
+        self.proxies = proxies;
         for address in std::mem::take(&mut self.endpoints) {
             self.join_endpoint(address, had.get(&address), now);
             self.endpoints.push(address);
@@ -118,7 +116,8 @@ impl Inventory {
     /// Takes in the Leases that have a place. Who has none, or no Lease any more, left.
     fn seat_leases(&mut self, now: Instant) {
         let (mut seated, is_crowded) = self.seated();
-        self.is_crowded = is_crowded;
+        // Of those that were cut nothing is known.
+        self.is_crowded = is_crowded || self.leases.len() == LISTED_MAX;
         let mut has_restarted = false;
         for (id, known) in &mut self.servers {
             if let Some(lease) = seated.remove(id) {

@@ -2,6 +2,7 @@
 //!
 //! Longer than 600 lines: it is one subject, and all of its stories share one scaffold ([`Story`]).
 
+use super::join::LISTED_MAX;
 use super::*;
 use crate::leases::name_on;
 use crate::table::ENTRIES_MAX;
@@ -755,16 +756,36 @@ fn a_lease_without_a_place_leaves_a_question() {
         story.pass(2 * GONE);
         assert_eq!((story.who("other").as_str(), story.who("mine").as_str()), (expected, "a"), "{count}");
     }
+    // Those that name the address of another take no place, but may be so many that a real one is cut.
+    let local = Some(([127, 0, 0, 1], 6443).into());
+    for (count, expected) in [(LISTED_MAX - 2, "Unknown"), (LISTED_MAX, "Unasked")] {
+        let forged = |nth| Lease { address: local, ..lease(&format!("d-{nth:04}"), "x", 0) };
+        story.leases(&(0..count).map(forged).chain([mine.clone()]).collect::<Vec<_>>());
+        story.pass(2 * GONE);
+        assert_eq!(story.who("other"), expected, "{count}");
+    }
 }
 
 #[test]
 fn made_up_proxies_do_not_drive_out_those_of_servers() {
-    let mut story = Story::new();
-    story.leases(&[lease("a", "a1", 1), lease("b", "b1", 2)]);
     let proxy = |server: &str, address: &str| Proxy { server: id(server), address: at(address), advertised: None };
     let forged = (0..2_000).map(|nth| proxy(&format!("0-{nth:04}"), "10.9.9.9:6445"));
-    story.tell(Event::Proxies(forged.chain([proxy("b", "10.0.1.2:6445")]).collect()));
-    assert_eq!(story.address("b").as_deref(), Some("10.0.1.2:6445 Proxy"));
+    let proxies: Vec<_> = forged.chain([proxy("b", "10.0.1.2:6445")]).collect();
+    for are_first in [true, false] {
+        let mut story = Story::untold();
+        if are_first {
+            story.tell(Event::Proxies(proxies.clone()));
+        }
+        story.leases(&[lease("a", "a1", 1), lease("b", "b1", 2)]);
+        if !are_first {
+            story.tell(Event::Proxies(proxies.clone()));
+        }
+        story.tell(Event::Endpoints(Vec::new()));
+        story.exclude(&[]);
+        story.fetch("a", "a1", &["mine"]);
+        story.fetch("b", "b1", &["other"]);
+        assert_eq!(story.address("b").as_deref(), Some("10.0.1.2:6445 Proxy"), "{are_first}");
+    }
 }
 
 #[test]

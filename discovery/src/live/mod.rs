@@ -56,7 +56,7 @@ const IDENTIFY_PAUSE: Duration = Duration::from_millis(250);
 const OWN_LEASE_MAX: Duration = Duration::from_secs(5);
 /// More pages of identity Leases than a cluster has servers for.
 const IDENTITY_PAGES: u32 = 50;
-/// How long all of them may take, however late it is.
+/// How long a try may take at the least, however late it is.
 const IDENTITIES_TIME: Duration = Duration::from_secs(5);
 /// Whatever people ask for: the Nodes of a large cluster, say.
 const ANYTHING: Limits = Limits { bytes: 64 << 20, time: Duration::from_secs(30) };

@@ -89,7 +89,8 @@ impl Lately {
 
     /// How many events to wait for after a wake-up that read from so many sockets, if it pays. `requests` says whether so many are under way.
     pub(crate) fn wanted(&self, limits: &Limits, reads: u32, requests: impl FnOnce(usize) -> bool) -> Option<u32> {
-        if reads > 0 && self.bytes() >= limits.gather_bytes && requests(limits.gather_requests) {
+        let is_much = reads > 0 && self.bytes() >= limits.gather_bytes && self.sockets() >= limits.gather_sockets;
+        if is_much && requests(limits.gather_requests) {
             return Some(limits.gather_events);
         }
         let are_many = reads >= limits.gather_from && self.sockets() >= limits.gather_busy;
@@ -106,14 +107,14 @@ fn kernel() -> Option<(u32, u32)> {
 }
 
 /// The ring that this thread may enter and another one may not: with DEFER_TASKRUN only the thread that made it. One without may be entered
-/// by anybody, so it may be somebody else's.
+/// by anybody, so it may be somebody else's; one that is not there any more was.
 fn own_ring() -> Option<RawFd> {
     let files = std::fs::read_dir("/proc/self/fd").ok()?;
     let is_ring = |path: &std::path::Path| std::fs::read_link(path).is_ok_and(|to| to.as_os_str() == "anon_inode:[io_uring]");
     let rings = files.flatten().filter(|file| is_ring(&file.path())).filter_map(|file| file.file_name().to_str()?.parse().ok());
     let mut open: Vec<RawFd> = rings.filter(|ring| sys::may_enter(*ring)).collect();
     std::thread::scope(|scope| scope.spawn(|| open.retain(|ring| !sys::may_enter(*ring))).join()).ok()?;
-    open.first().copied()
+    open.into_iter().find(|ring| sys::may_enter(*ring))
 }
 
 #[cfg(test)]
@@ -142,13 +143,14 @@ mod tests {
 
     #[test]
     fn much_is_gathered_if_it_is_for_many() {
-        let limits = Limits { gather_bytes: 1_000, gather_requests: 32, gather_events: 16, ..Limits::default() };
-        let wanted = |bytes, reads, requests| {
-            let lately = Lately { before: Read { sockets: 1, bytes }, ..Lately::default() };
+        let limits = Limits { gather_bytes: 1_000, gather_requests: 32, gather_sockets: 6, gather_events: 16, ..Limits::default() };
+        let wanted = |bytes, sockets, reads, requests| {
+            let lately = Lately { before: Read { sockets, bytes }, ..Lately::default() };
             lately.wanted(&limits, reads, |many| requests >= many)
         };
-        assert_eq!(wanted(1_000, 1, 32), Some(16));
-        assert_eq!([wanted(999, 1, 32), wanted(1_000, 0, 32), wanted(1_000, 1, 31)], [None; 3]);
+        assert_eq!(wanted(1_000, 6, 1, 32), Some(16));
+        let less = [wanted(999, 6, 1, 32), wanted(1_000, 5, 1, 32), wanted(1_000, 6, 0, 32), wanted(1_000, 6, 1, 31)];
+        assert_eq!(less, [None; 4]);
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub(crate) enum Flushed {
 /// What a wake-up was like.
 #[derive(Clone, Copy, Default)]
 struct Turn {
-    /// From how many sockets something was read.
+    /// From how many sockets with a finished handshake something was read.
     reads: u32,
     /// Something is to be done before the ring is waited for: a task was started or woken and may not have run yet, or a socket is known to
     /// have more to read.
@@ -224,7 +224,6 @@ impl State {
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => return (Next::Read, Flushed::Done),
             Err(_) => return self.end(key),
         };
-        self.turn.reads += 1;
         self.turn.is_unfinished |= n == READ;
         if link.closing.is_some() {
             // Nobody listens any more; reading on keeps our last words from being lost to a reset.
@@ -236,6 +235,7 @@ impl State {
         let (established, mut early) = (link.session.is_established(), Vec::new());
         if established {
             // Whoever only drips a handshake makes nobody wait.
+            self.turn.reads += 1;
             self.lately.note(&mut link.last_read, n, now, core.limits());
         }
         let received = link.session.receive(&mut self.read[..have + n], &mut self.wire, |plain| {
