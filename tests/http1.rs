@@ -5,12 +5,15 @@
 mod support;
 
 use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use support::http1::{End, Wire};
+use support::script::{self, Script};
 use support::tools::{Directory, program, run};
 use support::{IoDriver, World, apis, eventually, noise, pattern};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 on_both_drivers!(
     curl_speaks_http_1,
@@ -23,6 +26,8 @@ on_both_drivers!(
     a_cut_body_is_a_cut_connection,
     a_server_that_dies_while_it_answers_cuts_the_connection,
     an_early_answer_ends_the_connection,
+    an_early_answer_ends_the_connection_of_an_upload_that_waits,
+    a_client_that_leaves_while_its_upload_waits_is_noticed,
     upgrades_are_not_implemented,
     ambiguous_requests_are_refused_and_nobody_sees_them,
     broken_bodies_are_refused,
@@ -252,6 +257,59 @@ async fn an_early_answer_ends_the_connection(driver: IoDriver) {
     let answer = wire.answer().await.unwrap();
     assert_eq!((answer.status, answer.header("connection")), (503, Some("close")));
     assert_eq!(wire.end().await, End::Clean);
+}
+
+/// More than any window takes: most of it waits in the sockets, unread.
+const WAITING: usize = 400_000;
+
+async fn an_early_answer_ends_the_connection_of_an_upload_that_waits(driver: IoDriver) {
+    let plan = World::on(driver);
+    // Answers at once, and only later says that it wants no more of the body.
+    let server = Script::start(plan.pki(), |_, request, mut respond| async move {
+        script::answer(&mut respond, "early\n");
+        sleep(Duration::from_millis(500)).await;
+        drop(request);
+    })
+    .await;
+    let mut world = plan.local_at("cp-a", apis::everywhere(), server.address()).start();
+    let mut wire = Wire::connect(&world).await;
+    let length = 2 * WAITING;
+    wire.send(format!("POST /x HTTP/1.1\r\nHost: k\r\nContent-Length: {length}\r\n\r\n")).await;
+    wire.send(noise(WAITING, 1)).await;
+    let answer = wire.answer().await.unwrap();
+    assert_eq!((answer.status, &answer.body[..]), (200, &b"early\n"[..]));
+    // The client stays, and sends nothing more.
+    eventually("the connection is over", LIMIT, || world.engine().connections() == [0]).await;
+    timeout(LIMIT, world.drain()).await.unwrap().unwrap();
+}
+
+async fn a_client_that_leaves_while_its_upload_waits_is_noticed(driver: IoDriver) {
+    let plan = World::on(driver);
+    let (asked, left) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let seen = (Arc::clone(&asked), Arc::clone(&left));
+    // Reads nothing and answers nothing.
+    let server = Script::start(plan.pki(), move |_, _request, mut respond| {
+        let (asked, left) = seen.clone();
+        async move {
+            asked.fetch_add(1, Ordering::Relaxed);
+            script::reset_of(&mut respond).await;
+            left.fetch_add(1, Ordering::Relaxed);
+        }
+    })
+    .await;
+    let world = plan.local_at("cp-a", apis::everywhere(), server.address()).start();
+    let mut wire = Wire::connect(&world).await;
+    // Nobody limits its time.
+    let path = "/api/v1/namespaces/x/services/y/proxy/";
+    wire.send(format!("POST {path} HTTP/1.1\r\nHost: k\r\nContent-Length: {WAITING}\r\n\r\n")).await;
+    wire.send(noise(WAITING, 2)).await;
+    eventually("it is asked for", LIMIT, || asked.load(Ordering::Relaxed) == 1).await;
+    // What is read is read by now.
+    sleep(Duration::from_millis(300)).await;
+    assert_eq!((left.load(Ordering::Relaxed), world.engine().connections()), (0, vec![1]));
+    drop(wire);
+    eventually("the server is told", LIMIT, || left.load(Ordering::Relaxed) == 1).await;
+    eventually("the connection is over", LIMIT, || world.engine().connections() == [0]).await;
 }
 
 async fn upgrades_are_not_implemented(driver: IoDriver) {

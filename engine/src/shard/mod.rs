@@ -420,6 +420,7 @@ impl Shard {
         {
             release();
         }
+        state.lose_held();
         let offenders_left = state.cut_slow_closes();
         let next = state.core.next_tick(now);
         let next = if offenders_left { next.min(now + self.shared.config.limits.offender_close / 2) } else { next };

@@ -385,14 +385,16 @@ impl State {
             return Flushed::Done;
         }
         link.closing.get_or_insert(now);
-        if link.is_blocked() && link.is_offender {
+        let (is_blocked, is_offender) = (link.is_blocked(), link.is_offender);
+        if is_blocked && is_offender {
             self.cut(key);
             return Flushed::Done;
         }
-        if link.is_blocked() {
-            return flushed;
+        // Its reader waits for the end of the other side, and need not wait for us any more.
+        self.resume_reader(key);
+        if !is_blocked {
+            self.finish_close(key);
         }
-        self.finish_close(key);
         flushed
     }
 
@@ -448,10 +450,21 @@ impl State {
         left
     }
 
-    /// Has the core something to do with what may be read?
+    /// Ends connections whose reader waits for us, and whose client is gone: nobody else would notice.
+    pub(crate) fn lose_held(&mut self) {
+        let is_gone = |link: &&Link| link.held_reader.is_some() && sys::is_gone(link.fd);
+        let gone: Vec<_> = self.links.iter().flatten().filter(is_gone).map(|link| link.key).collect();
+        for key in gone {
+            self.lose(key, Ended::Lost);
+        }
+    }
+
+    /// Is there something to be done with what may be read? Of a connection that is closing it is dropped, but for an offender's.
     pub(crate) fn wants_read(&mut self, key: ConnKey) -> bool {
-        let refused = |link: &mut Link| link.is_offender && link.closing.is_some();
-        self.core.wants_read(key) && !self.link(key).is_some_and(refused)
+        match self.link(key) {
+            Some(link) if link.closing.is_some() => !link.is_offender,
+            _ => self.core.wants_read(key),
+        }
     }
 
     /// Forgets a connection and tells the core.

@@ -69,6 +69,14 @@ pub(crate) fn unsent(fd: RawFd) -> i32 {
     if asked == 0 { bytes } else { 0 }
 }
 
+/// Did the other side end its direction, or the connection break? What it sent before may still wait to be read.
+pub(crate) fn is_gone(fd: RawFd) -> bool {
+    let mut asked = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: the pointer is to one live `pollfd`, and that is how many there are. With no time to wait it returns at once.
+    let some = unsafe { libc::poll(&raw mut asked, 1, 0) };
+    some == 1 && asked.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
+}
+
 /// Resets a connection at once; whoever waits on the descriptor wakes up. (SO_LINGER of zero seconds makes only the close a reset, and a shutdown
 /// in front of it, which is what wakes those who wait, is an end of file.)
 pub(crate) fn reset(fd: RawFd) {
@@ -132,7 +140,7 @@ pub(crate) fn wait_for(ring: RawFd, events: u32, at_most: Duration) {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
+    use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
 
@@ -149,6 +157,18 @@ mod tests {
         let (here, _there) = pair();
         set_user_timeout(here.as_raw_fd(), Duration::from_millis(4_321));
         assert_eq!(socket2::SockRef::from(&here).tcp_user_timeout().unwrap(), Some(Duration::from_millis(4_321)));
+    }
+
+    #[test]
+    fn who_is_gone_is_seen_behind_what_waits_to_be_read() {
+        let (here, mut there) = pair();
+        there.write_all(b"not read").unwrap();
+        assert!(!is_gone(here.as_raw_fd()));
+        drop(there);
+        let begun = std::time::Instant::now();
+        while !is_gone(here.as_raw_fd()) {
+            assert!(begun.elapsed() < Duration::from_secs(5));
+        }
     }
 
     #[test]
