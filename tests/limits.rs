@@ -23,6 +23,7 @@ on_both_drivers!(
     client_connections,
     handshakes_that_do_not_end,
     requests_that_wait,
+    a_server_that_takes_few_streams,
     memory_for_readers_that_read_slowly,
     memory_for_readers_that_do_not_read,
     a_peer_that_moves_often,
@@ -114,6 +115,19 @@ async fn slow_client(world: &World) -> raw::Raw {
 /// A client that asks for 4 MB and reads nothing: the engine holds what a server may send ahead of it.
 async fn reader(raw: &raw::Raw) -> Result<h2::client::ResponseFuture, h2::Error> {
     Ok(raw.try_open(Method::GET, LOCAL, support::headers([("x-twin-debug", "bytes/4000000")]), true).await?.0)
+}
+
+/// It says so in its SETTINGS: nothing is sent before them that it would refuse, and each request is given to one connection.
+async fn a_server_that_takes_few_streams(driver: IoDriver) {
+    let world = World::on(driver).local_with("cp-a", apis::everywhere(), |config| config.max_concurrent_streams = 10).start();
+    let client = Arc::new(world.client().await);
+    let mut requests = tokio::task::JoinSet::new();
+    for _ in 0..100 {
+        let client = Arc::clone(&client);
+        requests.spawn(async move { client.get(LOCAL).await.unwrap().status });
+    }
+    assert!(requests.join_all().await.iter().all(|status| *status == 200));
+    assert_eq!((world.engine().counters().retried, world.twin("cp-a").counts().requests), (0, 100));
 }
 
 async fn memory_for_readers_that_read_slowly(driver: IoDriver) {

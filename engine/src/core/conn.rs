@@ -36,11 +36,12 @@ pub(crate) const NO_WINDOW: i64 = i64::MAX / 4;
 ///       \________________________\______________ error, end of file ________________________/
 /// ```
 ///
-/// To the peer port of a proxy, established is behind the first SETTINGS: with TLS 1.3 a server that does not take our certificate says so
-/// when the handshake is over for us, and what was sent before that would be in doubt.
+/// To a server, established is behind its first SETTINGS. They say how many streams it takes: it refuses what was sent beyond that, and a request is
+/// not given to many connections. And with TLS 1.3 a proxy that does not take our certificate says so when the handshake is over for us: what was
+/// sent before that would be in doubt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
-    /// TCP or TLS is not done, or the proxy at the other end has not spoken yet.
+    /// TCP or TLS is not done, or the server has not spoken yet.
     Connecting,
     /// Streams may be opened.
     Open,
@@ -149,7 +150,7 @@ impl Conn {
             decoder: Decoder::new(4_096),
             streams: Streams::default(),
             abandoned: 0,
-            peer: PeerSettings::BEFORE_FIRST,
+            peer: PeerSettings::DEFAULT,
             settled: false,
             awaits_settings: false,
             send_window: i64::from(DEFAULT_WINDOW),

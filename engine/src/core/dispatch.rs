@@ -264,7 +264,8 @@ impl Core {
         self.servers.get(usize::from(server.0)).is_some_and(|server| server.via == Via::Proxy)
     }
 
-    /// TLS to a proxy is done for us. It may still refuse us, so requests wait until it speaks.
+    /// TLS to a server is done for us. A proxy may still refuse us, and nobody has said yet how many streams it takes: requests wait until it speaks,
+    /// which it does without waiting for them.
     pub(super) fn await_settings(&mut self, key: ConnKey) {
         let Some(conn) = self.conns.get_mut(key) else { return };
         conn.awaits_settings = true;

@@ -15,9 +15,9 @@
 //! | server's body malformed or shorter than announced | response begun | RST_STREAM(INTERNAL_ERROR) |
 //! | no response head in 65 s | not long-running | 504; RST_STREAM(CANCEL) to the server |
 //! | server gone | head not sent, or above GOAWAY's last id | retried, as REFUSED_STREAM |
-//! | proxy gone before its SETTINGS | nothing is sent before them | another server, as if it had refused the connection |
+//! | server gone before its SETTINGS | nothing is sent before them | another server, as if it had refused the connection |
 //! | server gone | GET or HEAD that ends by itself, nothing of the answer but its head came | asked once more; then 503 |
-//! | server says 503 with Retry-After | the same, and another server has it | asked there |
+//! | server says 503 with Retry-After (custom and aggregated resources, discovery: and that it is going down or not up yet) | the same, and another server has it | asked there |
 //! | server gone | no response head | 503 |
 //! | server gone | response begun | RST_STREAM(INTERNAL_ERROR) |
 

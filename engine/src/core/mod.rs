@@ -303,22 +303,17 @@ impl Core {
         self.now = now;
         let is_new = |conn: &&Conn| conn.state == State::Connecting && !conn.awaits_settings;
         let Some(role) = self.conns.get(key).filter(is_new).map(|conn| conn.role) else { return };
-        if self.is_proxy(role) {
+        if role != Role::Downstream {
             return self.await_settings(key);
         }
         let Some(conn) = self.conns.get_mut(key) else { return };
-        let waited = now - conn.since;
         conn.open(now);
-        if protocol == Protocol::Http1 && role == Role::Downstream {
+        if protocol == Protocol::Http1 {
             conn.speak_http1(now);
             return;
         }
         conn.greet(&self.limits, &mut self.buffers);
         self.mark_dirty(key);
-        if let Role::Upstream { server, lane } = role {
-            self.doubt_if_late(server, waited);
-            self.on_server_connected(key, server, lane);
-        }
     }
 
     /// Plaintext arrived.

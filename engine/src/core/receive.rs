@@ -98,16 +98,13 @@ impl Core {
         let Some(conn) = self.conns.get_mut(key) else { return Ok(()) };
         let from_server = conn.role != Role::Downstream;
         let before = conn.peer;
-        if !std::mem::replace(&mut conn.settled, true) {
-            // What the first SETTINGS leaves out has its default, and that is no limit (RFC 9113 §6.5.2).
-            conn.peer.max_streams = u32::MAX;
-        }
+        conn.settled = true;
         conn.peer.apply(payload, from_server)?;
         conn.encoder.set_max_table_size(conn.peer.header_table_size as usize);
         let delta = i64::from(conn.peer.initial_window) - i64::from(before.initial_window);
         frame::put_settings_ack(conn.out.frames(&mut self.buffers));
         let role = conn.role;
-        let opens = std::mem::take(&mut conn.awaits_settings);
+        let (opens, waited) = (std::mem::take(&mut conn.awaits_settings), self.now - conn.since);
         if opens {
             conn.open(self.now);
         }
@@ -117,6 +114,9 @@ impl Core {
         }
         if let Role::Upstream { server, lane } = role {
             if opens {
+                if !self.is_proxy(role) {
+                    self.doubt_if_late(server, waited);
+                }
                 self.on_server_connected(key, server, lane);
             } else {
                 // It may allow more streams now.
@@ -228,7 +228,8 @@ impl Core {
         let Some(conn) = self.conns.get_mut(key).filter(|conn| conn.state != State::Closing) else { return };
         let unanswered = conn.http1.as_ref().is_some_and(|http1| http1.exchange.is_some());
         // Nothing comes before the preface and SETTINGS (RFC 9113 §3.4): a server that has not got them gets no GOAWAY.
-        let silent = conn.http1.is_some() || conn.state == State::Connecting || (conn.role != Role::Downstream && !conn.out.has_left(0));
+        let is_greeted = conn.state != State::Connecting || conn.awaits_settings;
+        let silent = conn.http1.is_some() || !is_greeted || (conn.role != Role::Downstream && !conn.out.has_left(0));
         if conn.role == Role::Downstream {
             conn.state = State::Closing;
         }

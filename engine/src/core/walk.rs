@@ -43,8 +43,9 @@ type Happen = fn(&mut Scene);
 /// Name, event, and the states it leads to: of the client's connection from [`STATES`] in order, then of the server's. `C`, `O`, `D`, `X`
 /// (closing), `-` (gone).
 const EVENTS: &[(&str, Happen, &str, &str)] = &[
-    ("established", |scene| scene.core.handle_established(scene.conn, Protocol::Http2, scene.now), "OODX", "OODX"),
-    ("established for HTTP/1.1", |scene| scene.core.handle_established(scene.conn, Protocol::Http1, scene.now), "OODX", "OODX"),
+    ("established", |scene| scene.core.handle_established(scene.conn, Protocol::Http2, scene.now), "OODX", "CODX"),
+    ("established, and a greeting", Scene::establish, "OODX", "OODX"),
+    ("established for HTTP/1.1", |scene| scene.core.handle_established(scene.conn, Protocol::Http1, scene.now), "OODX", "CODX"),
     ("nothing", |scene| scene.core.handle_bytes(scene.conn, &[], scene.now), "CODX", "CODX"),
     ("half a frame", |scene| scene.bytes(&[0, 0, 8, 6]), "CODX", "CODX"),
     ("DATA", |scene| scene.frame(0, 0, 1, b"some bytes"), "XODX", "XOXX"),
@@ -173,8 +174,12 @@ impl Scene {
         scene
     }
 
+    /// A server says its SETTINGS at once; a client's come with what it asks for.
     fn establish(&mut self) {
         self.core.handle_established(self.conn, Protocol::Http2, self.now);
+        if self.other == Other::Server {
+            self.bytes(&[]);
+        }
         self.write_all();
     }
 

@@ -157,8 +157,8 @@ pub(crate) struct PeerSettings {
 }
 
 impl PeerSettings {
-    /// `max_streams` before the first SETTINGS: what kube-apiserver allows, so that an early burst is not refused.
-    pub(crate) const BEFORE_FIRST: Self = Self { header_table_size: 4_096, max_streams: 100, initial_window: DEFAULT_WINDOW };
+    /// What holds as long as nothing else is said (RFC 9113 §6.5.2).
+    pub(crate) const DEFAULT: Self = Self { header_table_size: 4_096, max_streams: u32::MAX, initial_window: DEFAULT_WINDOW };
 
     /// Takes one SETTINGS payload, whose length is a multiple of six.
     pub(crate) fn apply(&mut self, payload: &[u8], from_server: bool) -> Result<(), Reason> {
@@ -197,7 +197,7 @@ mod tests {
         let pair = |id: u16, value: u32| {
             let mut payload = id.to_be_bytes().to_vec();
             payload.extend_from_slice(&value.to_be_bytes());
-            PeerSettings::BEFORE_FIRST.clone().apply(&payload, true)
+            PeerSettings::DEFAULT.clone().apply(&payload, true)
         };
         assert_eq!(pair(setting::MAX_FRAME_SIZE, 0), Err(Reason::PROTOCOL_ERROR));
         assert_eq!(pair(setting::MAX_FRAME_SIZE, 1 << 24), Err(Reason::PROTOCOL_ERROR));
