@@ -2,7 +2,7 @@
 //!
 //! What always holds: there is exactly one local server; ids and addresses are unique; every set that a
 //! lookup returns names servers of this snapshot, at least one.
-//! At 10,000 GVRs on 100 servers a snapshot takes 0.8 MB and 2 to 5 ms to build.
+//! At 10,000 GVRs on 100 servers a snapshot takes 0.8 MB, and milliseconds to build (docs/BENCHMARKING.md).
 //!
 //! The builder is in this file, which makes it a long one: nobody else may make what always holds.
 //!
@@ -25,6 +25,7 @@ pub struct Snapshot {
     peers: ServerSet,
     ready: ServerSet,
     leaving: ServerSet,
+    stand_ins: ServerSet,
     /// By server.
     trust: Box<[Option<Trust>]>,
     /// Values are indices into `sets`.
@@ -101,6 +102,13 @@ impl Snapshot {
         self.leaving
     }
 
+    /// Is local passed over for a resource of these servers? While it is in doubt whether it serves what it did, a ready peer that serves it, too,
+    /// is asked instead.
+    #[inline]
+    pub fn passes_over_local(&self, servers: ServerSet) -> bool {
+        !servers.intersect(self.stand_ins).is_empty()
+    }
+
     /// What is known of each server's last loss; nothing where nobody probes.
     pub fn trust(&self) -> &[Option<Trust>] {
         &self.trust
@@ -117,7 +125,8 @@ impl Snapshot {
         let value = |snapshot: &Self, set: u16| (snapshot.sets[usize::from(set)], Some(set) == snapshot.gone);
         self.servers == other.servers
             && self.trust == other.trust
-            && (self.local, self.ready, self.leaving, self.is_complete) == (other.local, other.ready, other.leaving, other.is_complete)
+            && (self.local, self.ready, self.leaving, self.stand_ins, self.is_complete)
+                == (other.local, other.ready, other.leaving, other.stand_ins, other.is_complete)
             && self.table.is_like(&other.table, |here, there| value(self, here) == value(other, there))
     }
 
@@ -209,6 +218,7 @@ pub struct SnapshotBuilder {
     local: Option<ServerIndex>,
     unready: ServerSet,
     leaving: ServerSet,
+    is_local_in_doubt: bool,
     /// By server.
     trust: Vec<Option<Trust>>,
     /// Values are indices into `served`.
@@ -231,6 +241,7 @@ impl SnapshotBuilder {
             local: None,
             unready: ServerSet::empty(),
             leaving: ServerSet::empty(),
+            is_local_in_doubt: false,
             trust: Vec::new(),
             table: Table::with_room(0),
             served: Vec::new(),
@@ -269,9 +280,9 @@ impl SnapshotBuilder {
         self.local = Some(server);
     }
 
-    /// The local server, if one was named.
-    pub(crate) fn local_index(&self) -> Option<ServerIndex> {
-        self.local
+    /// Says that local may not serve any more what it is said to.
+    pub fn doubt_local(&mut self) {
+        self.is_local_in_doubt = true;
     }
 
     /// Says that a server may not be sent requests yet.
@@ -384,13 +395,15 @@ impl SnapshotBuilder {
         let gone = positions.get(&(ServerSet::empty(), true)).copied();
         table.freeze();
         let all = ServerSet::below(self.servers.len());
+        let (peers, ready) = (all.without(ServerSet::only(local)), all.without(self.unready));
         Ok(Snapshot {
             generation: self.generation,
             servers: self.servers.into(),
             local,
-            peers: all.without(ServerSet::only(local)),
-            ready: all.without(self.unready),
+            peers,
+            ready,
             leaving: self.leaving,
+            stand_ins: if self.is_local_in_doubt { ready.intersect(peers) } else { ServerSet::empty() },
             trust: self.trust.into(),
             table,
             sets: sets.into(),

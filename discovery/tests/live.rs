@@ -111,6 +111,7 @@ fn access(cluster: &Cluster) -> Access {
 fn who(snapshot: &Snapshot, gvr: &str) -> String {
     let parts: Vec<&[u8]> = gvr.split('/').map(str::as_bytes).collect();
     let serving = match snapshot.lookup(&Name::new(parts[0], parts[1], parts[2])) {
+        Ok(serving) if snapshot.passes_over_local(serving) => serving.intersect(snapshot.peers()),
         Ok(serving) => serving,
         Err(standing) => return format!("{standing:?}"),
     };

@@ -121,7 +121,8 @@ macro_rules! retriable_status {
 }
 
 impl Failure {
-    /// `Retry-After` is an order to client-go, for any verb: only where no server can have processed the request.
+    /// `Retry-After` is an order to client-go, for any verb: only where no server can have processed the request, or where that does no harm (a read
+    /// that was lost once and then found nobody left to ask, decision 0015).
     pub(crate) fn answer(self) -> Answer {
         let (status, body, retry): (&'static [u8], &'static [u8], bool) = match self {
             Self::NoServer => (

@@ -52,6 +52,8 @@ pub enum Guard {
     Hop,
     /// Local serves the resource.
     ServedHere,
+    /// Local served it a moment ago, and may not any more; peers do.
+    LocalInDoubt,
     /// Only peers serve it.
     ServedByPeers,
     /// A custom resource or an aggregated API.
@@ -87,7 +89,8 @@ pub fn explain(snapshot: &Snapshot, target: &Target<'_>, marker: bool) -> (Guard
         Ok(servers) => servers,
         Err(standing) => return nobody(snapshot, standing, marker),
     };
-    let here = servers.contains(snapshot.local());
+    let is_named_here = servers.contains(snapshot.local());
+    let here = is_named_here && !snapshot.passes_over_local(servers);
     // Rule 2: marked -> local, without a second hop. Unlike kube-apiserver, what only others serve is refused: its 404
     // would tell a client that the resource does not exist.
     if marker {
@@ -100,7 +103,7 @@ pub fn explain(snapshot: &Snapshot, target: &Target<'_>, marker: bool) -> (Guard
         return (Guard::ServedHere, Verdict::Local { fallback: peers });
     }
     // Rules 6 and 7: only peers serve it -> one of them. Every server of a snapshot has an address.
-    (Guard::ServedByPeers, Verdict::Peer(peers))
+    (if is_named_here { Guard::LocalInDoubt } else { Guard::ServedByPeers }, Verdict::Peer(peers))
 }
 
 /// Rule 5: nobody serves it -> local, which answers 404, if that is the whole truth.
@@ -170,6 +173,39 @@ servers:
         assert_eq!(decide(&gone, &target, true), Verdict::Refuse(Refusal::ServersGone));
         assert_eq!(decide(&unasked, &target, true), Verdict::Refuse(Refusal::NotYetKnown));
         assert_eq!(decide(&custom, &target, true), Verdict::LOCAL_ONLY);
+    }
+
+    #[test]
+    fn a_local_server_in_doubt_gives_way_to_a_ready_peer() {
+        let build = |is_peer_ready: bool, is_in_doubt: bool| {
+            let mut builder = SnapshotBuilder::new(1);
+            let at = |id: &str, port| Server::new(ServerId::new(id), ([10, 0, 0, 1], port).into());
+            let (local, peer) = (builder.server(at("cp-a", 1)).unwrap(), builder.server(at("cp-b", 2)).unwrap());
+            builder.local(local);
+            if !is_peer_ready {
+                builder.unready(peer);
+            }
+            if is_in_doubt {
+                builder.doubt_local();
+            }
+            builder.serve(&Gvr::new("g", "v1", "both"), ServerSet::only(local).union(ServerSet::only(peer))).unwrap();
+            builder.serve(&Gvr::new("g", "v1", "mine"), ServerSet::only(local)).unwrap();
+            (builder.build().unwrap(), ServerSet::only(peer))
+        };
+        let mut scratch = Scratch::default();
+        let mut explained = |snapshot: &Snapshot, path: &[u8], marker| {
+            let target = Target::parse(b"GET", path, &mut scratch).unwrap();
+            explain(snapshot, &target, marker)
+        };
+        let (snapshot, peer) = build(true, true);
+        assert_eq!(explained(&snapshot, b"/apis/g/v1/both", false), (Guard::LocalInDoubt, Verdict::Peer(peer)));
+        assert_eq!(explained(&snapshot, b"/apis/g/v1/both", true), (Guard::Hop, Verdict::Refuse(Refusal::NotServedHere)));
+        assert_eq!(explained(&snapshot, b"/apis/g/v1/mine", false), (Guard::ServedHere, Verdict::LOCAL_ONLY), "nobody else has it");
+        for (is_peer_ready, is_in_doubt) in [(false, true), (true, false)] {
+            let (snapshot, peer) = build(is_peer_ready, is_in_doubt);
+            assert_eq!(explained(&snapshot, b"/apis/g/v1/both", false), (Guard::ServedHere, Verdict::Local { fallback: peer }));
+            assert_eq!(explained(&snapshot, b"/apis/g/v1/both", true), (Guard::Hop, Verdict::LOCAL_ONLY));
+        }
     }
 
     #[test]

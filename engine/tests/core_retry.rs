@@ -235,6 +235,62 @@ fn a_503_of_an_aggregated_api_is_passed_on_and_no_peer_is_asked() {
     }
 }
 
+/// An apiserver that goes down, or is not up yet, is the only one that says so: it is no extension server that all of them wait for.
+#[test]
+fn a_503_of_an_apiserver_that_goes_down_is_asked_for_elsewhere_even_for_a_custom_resource() {
+    const DOWN: [(&str, &str); 2] = [(":status", "503"), ("retry-after", "1")];
+    const LEAVES: &[u8] = br#"{"kind":"Status","status":"Failure","message":"apiserver is shutting down","code":503}"#;
+    const BEGINS: &[u8] = b"the request has been made before all known HTTP paths have been installed, please try again";
+    const OTHER: &[u8] =
+        br#"{"kind":"Status","status":"Failure","message":"the server is currently unable to handle the request","code":503}"#;
+    for (method, path, fields, text, is_asked) in [
+        ("GET", "/apis/custom/v1/things", &DOWN[..], LEAVES, true),
+        ("GET", "/apis", &DOWN, LEAVES, true),
+        ("GET", "/apis/custom/v1", &DOWN, BEGINS, true),
+        ("GET", "/apis/custom/v1/things", &DOWN, OTHER, false),
+        ("GET", "/apis/custom/v1/things", &DOWN[..1], LEAVES, false),
+        ("GET", "/apis/custom/v1/things", &[(":status", "500"), ("retry-after", "1")], LEAVES, false),
+        ("GET", "/apis/custom/v1/things?watch=1", &DOWN, LEAVES, false),
+        ("POST", "/apis/custom/v1/things", &DOWN, LEAVES, false),
+    ] {
+        for ends_with_text in [true, false] {
+            let mut stage = stage();
+            stage.publisher.publish(with_excluded());
+            let client = stage.client(WIDE);
+            let stream = stage.ask(client, method, path, true);
+            let wire = stage.to_server(0)[0];
+            let arrived = stage.requests(wire)[0].0;
+            stage.reply(wire, arrived, fields, false);
+            stage.send(wire, arrived, text, ends_with_text);
+            if !is_asked {
+                if !ends_with_text {
+                    stage.send(wire, arrived, b"", true);
+                }
+                let events = stage.seen(client);
+                let peers = stage.to_server(1).len() + stage.to_server(2).len();
+                assert_eq!(
+                    (status(&events).as_deref(), body(&events, stream), peers),
+                    (Some(fields[0].1), text.to_vec(), 0),
+                    "{method} {path}"
+                );
+                continue;
+            }
+            assert_eq!(stage.seen(client), [], "{path}: nothing of the first answer");
+            assert_eq!(
+                reset(&std::mem::take(&mut stage.wires[wire].events)).is_some(),
+                !ends_with_text,
+                "{path}: what is left is not wanted"
+            );
+            let wire = [stage.to_server(1), stage.to_server(2)].concat()[0];
+            let arrived = stage.requests(wire)[0].0;
+            stage.reply(wire, arrived, &OK, false);
+            stage.send(wire, arrived, b"all of it", true);
+            let events = stage.seen(client);
+            assert_eq!((status(&events).as_deref(), body(&events, stream)), (Some("200"), b"all of it".to_vec()), "{path}");
+        }
+    }
+}
+
 #[test]
 fn a_peer_stands_in_for_a_custom_resource_while_local_is_down() {
     let mut stage = stage();

@@ -119,6 +119,7 @@ fn name(guard: Guard) -> &'static str {
         Guard::DiscoveryPath => "discovery-path",
         Guard::Hop => "hop",
         Guard::ServedHere => "served-here",
+        Guard::LocalInDoubt => "local-in-doubt",
         Guard::ServedByPeers => "served-by-peers",
         Guard::Excluded => "custom-or-aggregated",
         Guard::Gone => "servers-gone",
@@ -139,6 +140,11 @@ fn why(guard: Guard, verdict: Verdict, explanation: &Explanation) -> String {
         }
         Guard::Hop => "another proxy sent it here, so it goes no further".to_owned(),
         Guard::ServedHere => format!("the local server serves {resource}"),
+        Guard::LocalInDoubt => {
+            format!(
+                "the local server served {resource}, but is down or restarting, or was not asked since, and these peers serve it; one of them gets it"
+            )
+        }
         Guard::ServedByPeers => {
             format!("the local server does not serve {resource}, these peers do; one of them gets it, the less loaded of two")
         }
@@ -200,6 +206,24 @@ servers:
         ] {
             assert_eq!(explained(path), (guard.to_owned(), verdict.to_owned(), status, candidates.to_owned()), "{path}");
         }
+    }
+
+    #[test]
+    fn a_local_server_that_is_down_is_not_said_to_lack_what_it_served() {
+        let mut builder = discovery::SnapshotBuilder::new(1);
+        let at = |id: &str, port: u16| discovery::Server::new(discovery::ServerId::new(id), ([10, 0, 0, 1], port).into());
+        let (local, peer) = (builder.server(at("cp-a", 1)).unwrap(), builder.server(at("cp-b", 2)).unwrap());
+        builder.local(local);
+        builder.unready(local);
+        builder.doubt_local();
+        let pods = discovery::Gvr::new("", "v1", "pods");
+        builder.serve(&pods, ServerSet::only(local).union(ServerSet::only(peer))).unwrap();
+        let snapshot = builder.build().unwrap();
+        let explanation = of(&snapshot, &routes::servers(&snapshot, None), "GET", "/api/v1/pods");
+        assert_eq!((&*explanation.guard, &*explanation.verdict, explanation.status), ("local-in-doubt", "peer", None));
+        assert!(explanation.why.starts_with("the local server served v1/pods, but is down or restarting"), "{}", explanation.why);
+        let routes = routes::of(&snapshot, None, std::time::Instant::now());
+        assert_eq!(routes.routes[0].servers, ["cp-a", "cp-b"]);
     }
 
     #[test]

@@ -76,14 +76,16 @@ impl Inventory {
             } else if known.ready.is_none() || (!is_local && known.is_outdated()) {
                 builder.unready(index);
             }
+            known.serves().iter().for_each(|&gvr| sets[gvr as usize].insert(index));
             if is_local {
                 builder.local(index);
             } else {
-                known.serves().iter().for_each(|&gvr| sets[gvr as usize].insert(index));
                 missing.extend(known.missing().map(|gvr| (gvr, index)));
             }
         }
-        self.add_local(&builder, &mut sets);
+        if self.is_local_in_doubt() {
+            builder.doubt_local();
+        }
         for (gvr, index) in missing {
             add_unless_served(&mut sets[gvr as usize], index, builder.ready());
         }
@@ -113,20 +115,6 @@ impl Inventory {
     fn is_blind(&self, now: Instant) -> bool {
         let local = self.servers.get(&self.settings.local).filter(|local| local.fetched.is_none());
         local.and_then(|local| local.ready).is_some_and(|since| now.saturating_duration_since(since) >= START)
-    }
-
-    /// A local server in doubt serves what no peer serves.
-    fn add_local(&self, builder: &SnapshotBuilder, sets: &mut [ServerSet]) {
-        let in_doubt = self.is_local_in_doubt();
-        let Some((index, local)) = builder.local_index().zip(self.servers.get(&self.settings.local)) else { return };
-        for &gvr in local.serves() {
-            let set = &mut sets[gvr as usize];
-            if in_doubt {
-                add_unless_served(set, index, builder.ready());
-            } else {
-                set.insert(index);
-            }
-        }
     }
 
     /// Puts in what fits; was there room for all of it? What local serves comes first, then what must not go to peers.

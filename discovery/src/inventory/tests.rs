@@ -102,6 +102,7 @@ impl Story {
     fn who(&self, resource: &str) -> String {
         let snapshot = self.inventory.snapshot(1, self.now).expect("all lists are there").unwrap();
         let serving = match snapshot.lookup(&Name::new(b"g", b"v1", resource.as_bytes())) {
+            Ok(serving) if snapshot.passes_over_local(serving) => serving.intersect(snapshot.peers()),
             Ok(serving) => serving,
             Err(standing) => return format!("{standing:?}"),
         };

@@ -26,10 +26,11 @@ const SPARE_HEAD_BYTES: usize = 8 * 1024;
 /// Where a request may go.
 struct Plan {
     prefers_local: bool,
+    is_for_peers: bool,
     others: SlotSet,
     lane: Lane,
     may_repeat: bool,
-    is_503_final: bool,
+    is_503_shared: bool,
     /// By another proxy.
     was_decided: bool,
 }
@@ -78,8 +79,10 @@ impl Core {
         self.counters.requests += 1;
         let plan = facts.map_or(Err(Failure::HeadTooLarge), |facts| self.plan(key, &head, facts));
         let initial_window = self.conns.get(key).map_or(0, Conn::first_window);
+        // Also of a head that is too large: its first fields are there.
+        let is_head = head.first(Token::METHOD) == Some(b"HEAD");
         let mut exchange = Exchange::new(head, plan.as_ref().map_or(Lane::Short, |plan| plan.lane), self.now);
-        exchange.is_head = facts.is_some_and(|facts| facts.is_head);
+        exchange.is_head = is_head;
         let from_proxy = self.conns.get(key).is_some_and(|conn| conn.is_peer && conn.http1.is_none());
         exchange.is_hop = from_proxy && facts.is_some_and(|facts| facts.is_hop);
         let down = exchange.leg(Side::Down);
@@ -92,10 +95,10 @@ impl Core {
         let broken_length = end && down.body_left != message::UNKNOWN_LENGTH && down.body_left != 0;
         if let Ok(plan) = &plan {
             exchange.prefers_local = plan.prefers_local;
-            exchange.is_for_peers = !plan.prefers_local;
+            exchange.is_for_peers = plan.is_for_peers;
             exchange.others = plan.others;
             exchange.may_repeat = plan.may_repeat && end;
-            exchange.is_503_final = plan.is_503_final;
+            exchange.is_503_shared = plan.is_503_shared;
             exchange.was_decided = plan.was_decided;
             if !end {
                 exchange.leg(Side::Up).holding.keep();
@@ -140,8 +143,9 @@ impl Core {
             Verdict::Refuse(refusal) => return Err(refusal.into()),
         };
         // It may be that of an aggregated API's extension server, which is down for every apiserver alike.
-        let is_503_final = matches!(guard, Guard::Excluded | Guard::DiscoveryPath);
-        Ok(Plan { prefers_local, others: self.slots_of(others), lane, may_repeat, is_503_final, was_decided })
+        let is_503_shared = matches!(guard, Guard::Excluded | Guard::DiscoveryPath);
+        let is_for_peers = guard == Guard::ServedByPeers;
+        Ok(Plan { prefers_local, is_for_peers, others: self.slots_of(others), lane, may_repeat, is_503_shared, was_decided })
     }
 
     /// May the proxy that sent it have another server, which it need not wait for? As far as this shard knows; where nobody else serves it,

@@ -3,13 +3,16 @@
 //! What always holds: a client gets at most one final head for a request, and once it has it the request is never given to another server.
 
 use super::conn::{Unknown, put_headers};
-use super::exchange::{Phase, Side};
+use super::exchange::{Exchange, Phase, Side};
 use super::receive::ConnResult;
 use super::{ConnKey, Core, ExchangeKey, http1};
 use crate::http2::Reason;
 use crate::http2::hpack::{HeaderBlock, Token};
 use crate::http2::message;
 use crate::respond::Failure;
+
+/// What kube-apiserver says while it goes down, and before all of it is up (kubernetes.md §3.7).
+const AWAY: [&[u8]; 2] = [b"apiserver is shutting down", b"before all known HTTP paths have been installed"];
 
 impl Core {
     /// A header block from a server: 1xx, the response head, or trailers.
@@ -48,8 +51,12 @@ impl Core {
 
     fn on_response(&mut self, exchange: ExchangeKey, head: HeaderBlock, status: u16, length: u64, end: bool) {
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
-        let is_wanted = entry.may_repeat && !entry.is_503_final && !entry.others.is_empty() && !entry.leg(Side::Down).closed;
-        if status == 503 && is_wanted && head.first(Token::RETRY_AFTER).is_some() && (end || self.may_reset_server(exchange)) {
+        if status == 503
+            && !entry.is_503_shared
+            && asks_to_come_back(&head)
+            && may_ask_another(entry)
+            && (end || self.may_reset_server(exchange))
+        {
             // It is going down or not up yet, and says that nothing was done.
             self.give_head(head);
             return self.ask_another(exchange, end);
@@ -73,6 +80,21 @@ impl Core {
             return;
         }
         self.answer_with(exchange, head, end);
+    }
+
+    /// The first bytes of an answer whose head is held: is it that of an apiserver that is going down or not up yet, and another one is asked?
+    pub(super) fn is_asked_elsewhere(&mut self, exchange: ExchangeKey, bytes: &[u8], end: bool) -> bool {
+        let Some(entry) = self.exchanges.get_mut(exchange).filter(|entry| entry.is_503_shared) else { return false };
+        let comes_back = entry.held_head.as_ref().is_some_and(asks_to_come_back);
+        let is_wanted = comes_back && may_ask_another(entry) && AWAY.iter().any(|text| contains(bytes, text));
+        if !is_wanted || !(end || self.may_reset_server(exchange)) {
+            return false;
+        }
+        if let Some(head) = self.exchanges.get_mut(exchange).and_then(|entry| entry.held_head.take()) {
+            self.give_head(head);
+        }
+        self.ask_another(exchange, end);
+        true
     }
 
     /// Takes one reset from the budget of the server's connection.
@@ -135,10 +157,13 @@ impl Core {
 
     /// Answers a request here. The exchange has no upstream leg any more.
     pub(super) fn answer_failure(&mut self, exchange: ExchangeKey, failure: Failure) {
-        self.counters.refused += 1;
         let answer = failure.answer();
         let Some(entry) = self.exchanges.get_mut(exchange) else { return };
-        self.meters.count_failure(failure, entry, &mut self.path_scratch, &self.snapshot);
+        let is_heard = !entry.leg(Side::Down).closed;
+        if is_heard {
+            self.counters.refused += 1;
+            self.meters.count_failure(failure, entry, &mut self.path_scratch, &self.snapshot);
+        }
         entry.phase = Phase::Answering;
         let (is_head, is_hop) = (entry.is_head, entry.is_hop);
         let request = std::mem::take(&mut entry.request);
@@ -146,6 +171,9 @@ impl Core {
         up.holding.clear(&mut self.blocks);
         (up.recv_end, up.send_end, up.closed) = (true, true, true);
         self.give_head(request);
+        if !is_heard {
+            return self.settle(exchange);
+        }
         if is_hop && failure.is_for_another() {
             // The proxy that sent it may have another server to ask, and this tells it that nothing was done (RFC 9113 §8.7).
             self.reset_leg(exchange, Side::Down, Reason::REFUSED_STREAM);
@@ -165,4 +193,18 @@ impl Core {
         }
         self.settle(exchange);
     }
+}
+
+/// Does it say that nothing was done, and that it may be asked for again?
+fn asks_to_come_back(head: &HeaderBlock) -> bool {
+    message::status_of(head) == Some(503) && head.first(Token::RETRY_AFTER).is_some()
+}
+
+/// May it be asked once more, and is there somebody to ask and to tell?
+fn may_ask_another(entry: &mut Exchange) -> bool {
+    entry.may_repeat && !entry.others.is_empty() && !entry.leg(Side::Down).closed
+}
+
+fn contains(bytes: &[u8], text: &[u8]) -> bool {
+    bytes.windows(text.len()).any(|window| window == text)
 }

@@ -100,8 +100,9 @@ pub(crate) struct Exchange {
     pub(crate) is_hop: bool,
     /// May it be asked once more although a server may have begun? Only what reads, and ends.
     pub(crate) may_repeat: bool,
-    /// Is a 503 passed on although there are others? They stand by for this request only while local is down.
-    pub(crate) is_503_final: bool,
+    /// May its 503 be one that all servers give alike, that of an extension server behind them? Then only a text of the apiserver's own sends it
+    /// to another one.
+    pub(crate) is_503_shared: bool,
     pub(crate) server: ServerSlot,
     /// The connection that did not take it.
     pub(crate) refused_by: Option<ConnKey>,
@@ -133,7 +134,7 @@ impl Exchange {
             was_decided: false,
             is_hop: false,
             may_repeat: false,
-            is_503_final: false,
+            is_503_shared: false,
             server: ServerSlot::NONE,
             refused_by: None,
             head_mark: 0,

@@ -44,7 +44,10 @@ impl Core {
             }
             Err(Unknown::Closed) => return self.refuse_late(key, stream),
         };
-        if side == Side::Up {
+        if side == Side::Up && self.exchanges.get(exchange).is_some_and(|entry| entry.held_head.is_some()) {
+            if self.is_asked_elsewhere(exchange, bytes, end) {
+                return Ok(());
+            }
             self.release_head(exchange);
         }
         match self.take_data(exchange, side, bytes, flow, end) {
