@@ -12,11 +12,10 @@ use http::{Method, StatusCode};
 use loadgen::Client;
 use loadgen::client::Response;
 use serde_json::{Value, json};
+use support::real::custom::{CRDS, THINGS, crd};
 use support::real::{ADMIN, Apiserver, ControlPlane, Fleet, Proxy, Version};
 use support::{headers, until};
 
-const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-const THINGS: &str = "/apis/custom.example/v1/namespaces/default/things";
 const SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 /// Of an API whose service nobody runs: kube-apiserver itself answers 503.
 const NOWHERE: &str = "/apis/nowhere.example/v1/things";
@@ -24,18 +23,6 @@ const NOWHERE: &str = "/apis/nowhere.example/v1/things";
 const PATIENCE: Duration = Duration::from_secs(30);
 /// For the loss of the local server to be noticed.
 const NOTICED: Duration = Duration::from_secs(5);
-
-fn crd() -> Value {
-    let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "things.custom.example"},
-        "spec": {
-            "group": "custom.example", "scope": "Namespaced",
-            "names": {"plural": "things", "singular": "thing", "kind": "Thing", "listKind": "ThingList"},
-            "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}],
-        },
-    })
-}
 
 fn api_service() -> Value {
     json!({

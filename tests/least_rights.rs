@@ -44,12 +44,20 @@ struct Lack {
     serves: bool,
 }
 
-static LACKS: [Lack; 4] = [
+static LACKS: [Lack; 5] = [
     Lack {
         name: "no-leases",
         is_missing: |rule| rule["resources"][0] == "leases" && rule["verbs"].as_array().unwrap().contains(&json!("list")),
         denied: "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases",
         says: "[-]discovery-leases failed: denied: ",
+        serves: true,
+    },
+    Lack {
+        name: "no-lease-of-its-own",
+        is_missing: |rule| rule["resources"][0] == "leases" && rule["verbs"].as_array().unwrap().contains(&json!("create")),
+        // No right says so; what is denied to all of them has to do.
+        denied: "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/mvproxy-nobody",
+        says: "[-]discovery-own-lease failed: denied: ",
         serves: true,
     },
     Lack {

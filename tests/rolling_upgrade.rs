@@ -13,7 +13,7 @@
 //!   nobody does it again;
 //! - a watch is cut when its server goes, and what opens one then may be 503: a client opens it again, where it was.
 //!
-//! Reads of what every version serves have no such excuse: two servers are ready at every moment.
+//! Reads of what every version serves, of custom resources, and of discovery have no such excuse: two servers are ready at every moment.
 //!
 //! Each of the two takes a minute or somewhat more on two cores, most of it for servers to start and to end. `MVPROXY_LONG=1` stays with
 //! each mixture of versions for half a minute, and with servers that take their full time to end.
@@ -26,21 +26,25 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::StatusCode;
+use http::{Method, StatusCode};
 use loadgen::Client;
-use support::is_long;
 use support::real::audit::fault_of_write;
+use support::real::custom::{CRDS, THINGS, crd};
 use support::real::load::{Deed, Event, KINDS, Load, Log, Outcome, Request, WORKERS, is_end, proxy_of};
 use support::real::{ADMIN, Apiserver, ControlPlane, Fleet, Version, alone};
+use support::{headers, is_long, until};
 use tokio::time::sleep;
 
 /// Only v1.36 has it.
 const NEW: &str = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies";
 /// Only v1.35 has them here.
 const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
-const EXTRA: &[&str] = &[NEW, JOBS];
+/// What every server answers, custom resources and discovery with them, comes behind.
+const EXTRA: &[&str] = &[NEW, JOBS, THINGS, "/apis"];
 const NEW_READ: Deed = Deed::ReadExtra(0);
 const JOBS_READ: Deed = Deed::ReadExtra(1);
+const THINGS_READ: Deed = Deed::ReadExtra(2);
+const DISCOVERY_READ: Deed = Deed::ReadExtra(3);
 const NO_JOBS: &str = "--runtime-config=batch/v1=false";
 /// A server that was told to end waits this long for its watches. It gives no request more time either, so a busy machine needs that much.
 const SHORT_END: &str = "--request-timeout=5s";
@@ -127,6 +131,7 @@ async fn upgrade(way: Way) {
     let fleet = Arc::new(Fleet::start(&plane, &servers.iter().collect::<Vec<_>>(), &[]).await);
     let before = servers[0].client(ADMIN).await.get(NEW).await.unwrap();
     assert_eq!(before.status, StatusCode::NOT_FOUND, "v1.35 has it already");
+    serve_things(&servers).await;
     let load = Load::start(&fleet, EXTRA).await;
     sleep(dwell()).await;
     let times = replace_all(&mut servers, way, new).await;
@@ -145,6 +150,18 @@ async fn upgrade(way: Way) {
     }
     let shown: Vec<_> = faults.iter().take(SHOWN).map(String::as_str).collect();
     assert!(faults.is_empty(), "{way:?}: {} faults, the first of them:\n{}", faults.len(), shown.join("\n"));
+}
+
+/// Tells the servers of a custom resource, and waits until all serve it.
+async fn serve_things(servers: &[Apiserver]) {
+    let (body, json) = (crd().to_string().into(), headers([("content-type", "application/json")]));
+    let made = servers[0].client(ADMIN).await.request(Method::POST, CRDS, json, body, None).await.unwrap();
+    assert_eq!(made.status, StatusCode::CREATED, "{:?}", made.json());
+    for server in servers {
+        let straight = server.client(ADMIN).await;
+        let is_served = async || straight.get(THINGS).await.is_ok_and(|answer| answer.status == StatusCode::OK);
+        until("the custom resource is served", Duration::from_secs(30), is_served).await;
+    }
 }
 
 /// Replaces every server by a new one, one after the other.
@@ -196,6 +213,8 @@ fn read_name(deed: Deed) -> &'static str {
     match deed {
         NEW_READ => "new",
         JOBS_READ => "jobs",
+        THINGS_READ => "things",
+        DISCOVERY_READ => "discovery",
         _ => "read",
     }
 }
@@ -258,7 +277,7 @@ fn is_wrong_read(request: &Request, times: &Times) -> bool {
     let is_ok = status == Some(StatusCode::OK);
     let (is_absent, is_busy) = (status == Some(StatusCode::NOT_FOUND), status == Some(StatusCode::SERVICE_UNAVAILABLE));
     match request.deed {
-        Deed::Read => !is_ok,
+        Deed::Read | THINGS_READ | DISCOVERY_READ => !is_ok,
         NEW_READ if request.sent >= times.new_ready + ROUTED_AT_LAST => !is_ok,
         NEW_READ if request.sent >= times.new_ready => !(is_ok || is_busy),
         NEW_READ => !(is_ok || is_busy || is_absent),
@@ -396,6 +415,8 @@ fn what_is_wrong_with_a_read() {
     for (deed, second, allowed) in [
         (Deed::Read, 5, &[200][..]),
         (Deed::Read, 22, &[200]),
+        (THINGS_READ, 22, &[200]),
+        (DISCOVERY_READ, 22, &[200]),
         (NEW_READ, 9, &[200, 404, 503]),
         (NEW_READ, 10, &[200, 503]),
         (NEW_READ, 11, &[200, 503]),

@@ -20,6 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Of a group-version that v1.36 brought.
 const NEW: &str = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies";
 
+const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
+
 /// The answer, when it is what was waited for.
 async fn until(proxy: &Proxy, path: &str, done: impl Fn(u16, &str) -> bool) -> String {
     let begun = Instant::now();
@@ -118,7 +120,8 @@ async fn what_was_learned_is_shown() {
 #[ignore = "on real kube-apiservers: tests/run runs it"]
 async fn a_right_that_is_missing_is_a_reason() {
     let plane = ControlPlane::start().await;
-    let server = plane.server("cp-a", Version::newer()).start().await;
+    let server = plane.server("cp-a", Version::newer()).flag("--runtime-config=batch/v1=false").start().await;
+    let peer = plane.server("cp-b", Version::newer()).start().await;
     let admin = server.client(ADMIN).await;
     let path = "/apis/rbac.authorization.k8s.io/v1/clusterroles/mvproxy";
     let mut role = admin.get(path).await.unwrap().json().unwrap();
@@ -130,9 +133,19 @@ async fn a_right_that_is_missing_is_a_reason() {
     let put = admin.request(Method::PUT, path, headers([("content-type", "application/json")]), body, None).await.unwrap();
     assert_eq!(put.status, StatusCode::OK);
 
-    let fleet = Fleet::launch(&plane, &[&server], &[]);
+    let fleet = Fleet::launch(&plane, &[&server, &peer], &[]);
     let denied = "[-]discovery-customresourcedefinitions failed: denied: ";
     let checks = until(&fleet.proxies[0], "/readyz", |status, body| status == 500 && body.contains(denied)).await;
     assert!(checks.ends_with("readyz check failed\n"), "{checks}");
     assert_eq!(get_plain(fleet.proxies[0].status, "/livez").await, (200, "ok".to_owned()));
+
+    assert_eq!(peer.client(ADMIN).await.get(JOBS).await.unwrap().status, StatusCode::OK, "the peer has what local has not");
+    let client = fleet.proxies[0].client(ADMIN).await;
+    for nth in 0..20 {
+        let id = format!("unrouted-{nth}");
+        let answer = client.request(Method::GET, JOBS, headers([("audit-id", &*id)]), Bytes::new(), None).await.unwrap();
+        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "it may be a custom resource, for all that is known");
+        assert_eq!(peer.audit().events(&id), Vec::<Value>::new(), "{id} went to the peer");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }

@@ -268,6 +268,19 @@ fn a_client_that_leaves_cancels_its_requests() {
     assert_eq!((stage.seen(wire), stage.core.in_use().1), (vec![Event::Reset { stream: arrived, code: 8 }], 0));
 }
 
+/// What becomes of a request whose client has gone is no answer of ours, and no error that anybody saw.
+#[test]
+fn nobody_is_answered_who_is_gone() {
+    let mut stage = Stage::new(Limits { server_resets: Rate { burst: 0, per_second: 0 }, ..Limits::default() });
+    let (client, _, wire, _) = asked(&mut stage, BOTH, 0);
+    stage.lose(client);
+    assert_eq!((stage.seen(wire), stage.core.in_use().1), (vec![], 1), "the budget of resets is spent: it runs on");
+    let before = stage.core.counters();
+    stage.lose(wire);
+    let after = stage.core.counters();
+    assert_eq!((after.refused, after.body_received, stage.core.in_use().1), (before.refused, before.body_received, 0));
+}
+
 #[test]
 fn idle_connections_are_closed() {
     let mut stage = stage();
@@ -321,6 +334,10 @@ fn a_head_over_the_limit_is_431_and_the_connection_goes_on() {
     let path = format!("{BOTH}?{}", "x".repeat(2_000));
     stage.get(client, &path);
     assert_eq!(status(&stage.seen(client)).as_deref(), Some("431"));
+    let stream = stage.ask(client, "HEAD", &path, true);
+    let events = stage.seen(client);
+    let is_end = |event: &Event| matches!(event, Event::Head { end: true, .. });
+    assert!(status(&events).as_deref() == Some("431") && events.iter().any(is_end) && body(&events, stream).is_empty(), "{events:?}");
     stage.get(client, BOTH);
     let wire = stage.to_server(0)[0];
     stage.reply(wire, 1, &OK, true);

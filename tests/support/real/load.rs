@@ -72,7 +72,7 @@ pub enum Deed {
     Delete,
     /// Reads what every server serves.
     Read,
-    /// Reads what not every server serves: which of the paths given to [`Load::start`].
+    /// Reads one of the paths given to [`Load::start`].
     ReadExtra(usize),
 }
 
@@ -183,7 +183,8 @@ impl Seen {
 }
 
 impl Load {
-    /// Opens the watches, waits until all are open, and begins to send. `extra` are reads of what not every server serves.
+    /// Opens the watches, waits until all are open, and begins to send. `extra` are further reads: the first two each
+    /// worker makes once in a cycle, the other two once in two.
     pub async fn start(fleet: &Arc<Fleet>, extra: &'static [&'static str]) -> Self {
         let client = fleet.proxies[0].client(ADMIN).await;
         let mut begin = Vec::new();
@@ -272,6 +273,7 @@ impl Worker {
         let (object, state) = (self.named(&cycle.to_string()), self.named("state"));
         match self.turn % CYCLE {
             0 => self.is_made = self.create(&object).await,
+            1 => self.read_extra(2 + cycle % 2).await,
             2 | 6 => self.patch(&state).await,
             // With a limit and no selector a server that has not filled its cache yet asks etcd; else it would say 429.
             3 => self.read(Deed::Read, &format!("{}?limit=5", self.path())).await,

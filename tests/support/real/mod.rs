@@ -17,6 +17,7 @@
 
 pub mod apiserver;
 pub mod audit;
+pub mod custom;
 pub mod load;
 pub mod plane;
 pub mod process;
