@@ -39,8 +39,10 @@ use tokio::time::sleep;
 const NEW: &str = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies";
 /// Only v1.35 has them here.
 const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
+/// With a limit, as below: a server that has not filled its cache yet says 429 to a whole list.
+const SOME_THINGS: &str = "/apis/custom.example/v1/namespaces/default/things?limit=5";
 /// What every server answers, custom resources and discovery with them, comes behind.
-const EXTRA: &[&str] = &[NEW, JOBS, THINGS, "/apis"];
+const EXTRA: &[&str] = &[NEW, JOBS, SOME_THINGS, "/apis"];
 const NEW_READ: Deed = Deed::ReadExtra(0);
 const JOBS_READ: Deed = Deed::ReadExtra(1);
 const THINGS_READ: Deed = Deed::ReadExtra(2);
