@@ -304,6 +304,51 @@ fn watches_that_were_left_keep_no_other_from_its_end_in_a_drain() {
     assert_eq!(reset(&stage.seen(client)), Some(8));
 }
 
+/// Sends a body for as long as there is a window, and tells how much it was; a MiB is too much.
+fn send_what_is_taken(stage: &mut Stage, wire: usize, stream: u32) -> usize {
+    let mut sent = 0;
+    while sent < 1 << 20 {
+        let room = stage.wires[wire].end.room(stream);
+        if room == 0 {
+            break;
+        }
+        stage.send(wire, stream, &vec![7; room], false);
+        sent += room;
+    }
+    sent
+}
+
+#[test]
+fn an_upload_that_its_server_does_not_take_is_one_window_long() {
+    const HELD: usize = 80 * 1_024;
+    // Before an answer begins the body is kept for a retry, and while the outbox shares its blocks each full frame takes two.
+    for (window, is_frozen, is_answered, held) in
+        [(0, false, false, HELD), (0, false, true, HELD), (WIDE, true, false, 128 * 1_024), (WIDE, true, true, HELD)]
+    {
+        let case = format!("window {window}, socket full: {is_frozen}, answered: {is_answered}");
+        let mut stage = Stage::new(Limits::default());
+        stage.server_settings = vec![(MAX_STREAMS, 100), (INITIAL_WINDOW, window)];
+        let client = stage.client(WIDE);
+        let stream = stage.ask(client, "POST", BOTH, false);
+        let wire = stage.to_server(0)[0];
+        if is_answered {
+            stage.reply(wire, 1, &OK, false);
+        }
+        stage.wires[wire].is_frozen = is_frozen;
+        assert_eq!(send_what_is_taken(&mut stage, client, stream), Limits::default().client_window as usize, "{case}");
+        assert!(stage.core.in_use().2 <= held, "{} bytes held: {case}", stage.core.in_use().2);
+        // It was held back for that alone: it goes on when the server takes it.
+        stage.wires[wire].is_frozen = false;
+        if window == 0 {
+            stage.wires[wire].end.grant(1, WIDE);
+        }
+        stage.run();
+        stage.send(client, stream, &[7; 100_000], true);
+        let sent = 100_000 + Limits::default().client_window as usize;
+        assert_eq!((body(&stage.seen(wire), 1).len(), stage.core.in_use().2), (sent, 0), "{case}");
+    }
+}
+
 #[test]
 fn an_upload_in_small_pieces_holds_little_and_leaves_in_few_frames() {
     let mut stage = Stage::new(Limits::default());
