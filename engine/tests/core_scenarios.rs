@@ -45,6 +45,31 @@ fn a_slow_reader_does_not_slow_its_neighbour() {
 }
 
 #[test]
+fn readers_that_hold_more_than_a_connection_window_do_not_slow_their_neighbour() {
+    const WINDOW: u32 = 300_000;
+    const HELD: usize = 200_000;
+    let mut stage = Stage::new(Limits { connection_window: WINDOW, ..Limits::default() });
+    let slow = [(); 3].map(|()| stage.client(0));
+    let quick = stage.client(WIDE);
+    slow.iter().for_each(|&reader| _ = stage.get(reader, BOTH));
+    let stream = stage.get(quick, BOTH);
+    let wire = stage.to_server(0)[0];
+    let arrived: Vec<_> = stage.requests(wire).iter().map(|request| request.0).collect();
+    assert_eq!(arrived.len(), 4, "all on one connection");
+    for &at in &arrived {
+        stage.reply(wire, at, &OK, false);
+    }
+    for &at in &arrived[..3] {
+        stage.send(wire, at, &pattern(HELD), false);
+    }
+    assert!(stage.core.in_use().2 >= 3 * HELD, "{} bytes held", stage.core.in_use().2);
+    let left = stage.wires[wire].end.send_window;
+    assert!(left > i64::from(WINDOW - WINDOW / 4), "{left} left of the connection's window");
+    stage.send(wire, arrived[3], &pattern(900_000), true);
+    assert!(body(&stage.seen(quick), stream) == pattern(900_000));
+}
+
+#[test]
 fn watches_and_short_requests_never_share_a_connection() {
     let mut stage = stage();
     let client = stage.client(WIDE);
