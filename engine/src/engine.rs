@@ -305,14 +305,19 @@ impl Seat {
 
     fn serve(self, runtime: &mut Ring, gather: Option<Gather>) -> io::Result<()> {
         let mut limits = self.shared.config.limits.clone();
-        // Two lanes a shard, each with a pool of its own.
-        limits.server_conns = (limits.server_conns / self.shared.mail.len() / 2).max(1);
+        limits.server_conns = lane_share(limits.server_conns, self.shared.mail.len());
         let seed = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(self.index as u64 + 1) ^ u64::from(std::process::id());
         runtime.block_on(async move {
             let core = Core::new(limits, self.routes, seed, Instant::now());
             Shard::new(self.index, self.shared, core, gather).run(self.listeners, self.inbox).await
         })
     }
+}
+
+/// What one lane of one shard has of the connections to a server: two lanes a shard, each with a pool of its own. One at least, or nothing
+/// could be asked.
+fn lane_share(server_conns: usize, shards: usize) -> usize {
+    (server_conns / shards / 2).max(1)
 }
 
 /// How many of the files that may be open are for clients (threats.md §6, fd exhaustion).
@@ -423,5 +428,22 @@ fn send_ticks(shared: &Weak<Shared>) {
         let pause = shared.published.iter().map(|published| published.tick_is_due_in(now)).min().unwrap_or(TICK);
         drop(shared);
         std::thread::sleep(pause.clamp(TICK_MIN, TICK));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_and_lanes_share_the_connections_to_a_server() {
+        let of_default = |shards| lane_share(Limits::default().server_conns, shards);
+        assert_eq!([1, 2, 3, 64, 128].map(of_default), [128, 64, 42, 2, 1]);
+        // More lanes than connections: one each all the same.
+        assert_eq!([129, 256, 1_000].map(of_default), [1; 3]);
+        assert_eq!([0, 1, 2, 3, 4, 5].map(|conns| lane_share(conns, 1)), [1, 1, 1, 1, 2, 2]);
+        for shards in 1..=128 {
+            assert!(of_default(shards) * shards * 2 <= Limits::default().server_conns, "{shards} shards");
+        }
     }
 }
