@@ -295,12 +295,10 @@ impl Shard {
     }
 
     async fn finish_connect(self: Rc<Self>, key: ConnKey, stream: Rc<TcpStream>) {
-        let fd = stream.as_raw_fd();
-        if stream.writable(false).await.is_err() || !sys::is_connected(fd) {
+        if !connected(&stream, self.shared.config.limits.user_timeout).await {
             self.state.borrow_mut().lose(key, Ended::Unreachable);
             return self.wake_flusher();
         }
-        sys::set_user_timeout(fd, self.shared.config.limits.user_timeout);
         let flushed = self.state.borrow_mut().begin_session(key);
         self.start_writer(key, flushed);
         self.wake_flusher();
@@ -487,6 +485,16 @@ fn dial(address: SocketAddr, limit: Duration) -> io::Result<TcpStream> {
     Ok(tune(std::net::TcpStream::from(socket))?.0)
 }
 
+/// Waits until the kernel has connected a socket, or given up. From then on it gives up when sent bytes stay unacknowledged for `limit`.
+async fn connected(stream: &TcpStream, limit: Duration) -> bool {
+    let fd = stream.as_raw_fd();
+    if stream.writable(false).await.is_err() || !sys::is_connected(fd) {
+        return false;
+    }
+    sys::set_user_timeout(fd, limit);
+    true
+}
+
 /// A socket as we want it, registered with this thread's ring.
 fn tune(stream: std::net::TcpStream) -> io::Result<(TcpStream, RawFd)> {
     stream.set_nodelay(true)?;
@@ -494,4 +502,74 @@ fn tune(stream: std::net::TcpStream) -> io::Result<(TcpStream, RawFd)> {
     stream.set_tcp_keepalive(Some(KEEPALIVE), Some(KEEPALIVE), None)?;
     let fd = stream.as_raw_fd();
     Ok((stream, fd))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::os::fd::IntoRawFd;
+
+    use socket2::SockRef;
+
+    use super::*;
+    use ring::{Rung, build};
+
+    const CONNECT: Duration = Duration::from_millis(1_234);
+    const USER_TIMEOUT: Duration = Duration::from_millis(4_321);
+    const TUNED: (bool, Duration, Duration, bool) = (true, KEEPALIVE, KEEPALIVE, true);
+
+    /// monoio's sockets show none of their options, and std's do.
+    fn looked_at(stream: TcpStream) -> std::net::TcpStream {
+        sys::adopt(stream.into_raw_fd()).into()
+    }
+
+    /// Keep-alive (on, after, between), and is nothing delayed?
+    fn tuning(stream: &std::net::TcpStream) -> (bool, Duration, Duration, bool) {
+        let socket = SockRef::from(stream);
+        let (after, between) = (socket.tcp_keepalive_time().unwrap(), socket.tcp_keepalive_interval().unwrap());
+        (socket.keepalive().unwrap(), after, between, stream.nodelay().unwrap())
+    }
+
+    fn user_timeout(stream: &std::net::TcpStream) -> Option<Duration> {
+        SockRef::from(stream).tcp_user_timeout().unwrap()
+    }
+
+    #[test]
+    fn a_connect_has_a_limit_and_what_is_sent_then_another() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        build(Rung::Epoll).unwrap().block_on(async {
+            let begun = looked_at(dial(address, CONNECT).unwrap());
+            assert_eq!((user_timeout(&begun), tuning(&begun)), (Some(CONNECT), TUNED));
+            let stream = dial(address, CONNECT).unwrap();
+            assert!(connected(&stream, USER_TIMEOUT).await);
+            let stream = looked_at(stream);
+            assert_eq!((user_timeout(&stream), tuning(&stream)), (Some(USER_TIMEOUT), TUNED));
+        });
+    }
+
+    #[test]
+    fn a_server_that_refuses_is_not_connected() {
+        // Bound, so that nobody else takes the port, and not listening.
+        let bound = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        bound.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        let address = bound.local_addr().unwrap().as_socket().unwrap();
+        build(Rung::Epoll).unwrap().block_on(async {
+            assert!(!connected(&dial(address, CONNECT).unwrap(), USER_TIMEOUT).await);
+        });
+    }
+
+    #[test]
+    fn a_client_that_vanished_is_noticed_and_an_answer_not_delayed() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let accepted = listener.accept().unwrap().0;
+        let (on, after, between, is_prompt) = tuning(&accepted);
+        assert!(!on && after != KEEPALIVE && between != KEEPALIVE && !is_prompt, "what the kernel does by itself shows nothing");
+        build(Rung::Epoll).unwrap().block_on(async {
+            let (stream, fd) = tune(accepted).unwrap();
+            assert_eq!(fd, stream.as_raw_fd());
+            assert_eq!(tuning(&looked_at(stream)), TUNED);
+        });
+    }
 }
