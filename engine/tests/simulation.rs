@@ -4,6 +4,7 @@
 
 mod sim;
 
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -12,6 +13,8 @@ use sim::world::World;
 
 const SEEDS: u64 = 10_000;
 const THREADS: usize = 2;
+/// Seeds that are played twice.
+const REPLAYED: u64 = 50;
 
 #[test]
 fn every_byte_arrives_once_or_the_stream_is_reset_and_nothing_is_left() {
@@ -39,4 +42,19 @@ fn every_byte_arrives_once_or_the_stream_is_reset_and_nothing_is_left() {
     });
     let failed = failed.into_inner();
     assert_eq!(failed, u64::MAX, "replay with: MVPROXY_SIM_SEED={failed} cargo test -p engine --test simulation");
+}
+
+/// Or a seed that failed would tell nothing.
+#[test]
+fn a_seed_replays_to_the_byte() {
+    let play = |seed| {
+        let mut world = World::new(seed, Instant::now());
+        world.run();
+        world.trace.sum()
+    };
+    let first: Vec<_> = (0..REPLAYED).map(play).collect();
+    assert_eq!(first.iter().collect::<BTreeSet<_>>().len(), first.len(), "two seeds look alike");
+    for (seed, first) in (0..).zip(first) {
+        assert_eq!(play(seed), first, "seed {seed}");
+    }
 }

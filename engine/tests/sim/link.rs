@@ -6,6 +6,7 @@ use engine::core::{ConnKey, Core, Ended};
 
 use super::end::{End, Event};
 use super::rng::Rng;
+use super::trace::Trace;
 
 /// Who is at the other end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,10 +110,11 @@ impl Link {
     }
 
     /// Moves bytes to the far end; the write is done when the rest fits into the socket.
-    pub fn deliver(&mut self, core: &mut Core, piece: usize, now: Instant) -> (usize, Vec<Event>) {
+    pub fn deliver(&mut self, core: &mut Core, piece: usize, now: Instant, trace: &mut Trace) -> (usize, Vec<Event>) {
         let mut events = Vec::new();
         let n = if now >= self.stalled_until { self.from_core.len().min(piece) } else { 0 };
         if n > 0 {
+            trace.on_delivered(&self.from_core[..n], now);
             events = self.end.receive(&self.from_core[..n]);
             self.from_core.drain(..n);
         }

@@ -12,4 +12,5 @@ pub mod request;
 pub mod rng;
 pub mod server;
 pub mod stage;
+pub mod trace;
 pub mod world;

@@ -12,6 +12,7 @@ use super::probes::Probes;
 use super::request::{Outcome, Request};
 use super::rng::Rng;
 use super::server::Server;
+use super::trace::Trace;
 
 /// Nothing may stand still for longer than this: the limit for a response head is 65 s.
 const STUCK: Duration = Duration::from_secs(70);
@@ -46,6 +47,8 @@ pub struct World {
     piece_max: usize,
     limits: Limits,
     probes: Probes,
+    /// What happened, for who wants to compare.
+    pub trace: Trace,
 }
 
 impl World {
@@ -93,6 +96,7 @@ impl World {
             limits,
             rng,
             probes,
+            trace: Trace::new(base),
         }
     }
 
@@ -166,6 +170,7 @@ impl World {
             self.links[at].dirty = self.links[at].state == State::Open;
         }
         while let Some(action) = self.core.poll_action() {
+            self.trace.on_action(&action, self.now);
             match action {
                 Action::Connect { conn, address, .. } => self.connect_server(conn, usize::from(address.port()) - 1),
                 Action::Report(Sign::Lost { server, at }) => {
@@ -214,7 +219,7 @@ impl World {
             }
             State::Open => self.move_bytes(at),
             State::Closing { until } => {
-                let (_, events) = self.links[at].deliver(&mut self.core, usize::MAX, now);
+                let (_, events) = self.links[at].deliver(&mut self.core, usize::MAX, now, &mut self.trace);
                 self.see(at, events);
                 // The other side may not have heard yet.
                 let piece = self.piece();
@@ -237,7 +242,7 @@ impl World {
                 0 => self.links[at].feed(&mut self.core, piece, now),
                 1 => self.links[at].drain(&mut self.core),
                 _ => {
-                    let (n, events) = self.links[at].deliver(&mut self.core, piece, now);
+                    let (n, events) = self.links[at].deliver(&mut self.core, piece, now, &mut self.trace);
                     self.see(at, events);
                     n
                 }
