@@ -69,6 +69,29 @@ fn readers_that_hold_more_than_a_connection_window_do_not_slow_their_neighbour()
     assert!(body(&stage.seen(quick), stream) == pattern(900_000));
 }
 
+/// Its connection takes no more, so nothing looks through the list of those that wait for it.
+#[test]
+fn a_stream_that_is_over_waits_for_no_connection() {
+    let held_back = |stage: &Stage| stage.core.leftovers()[1];
+    let mut stage = stage();
+    let (client, _, wire, arrived) = asked(&mut stage, BOTH, 0);
+    stage.reply(wire, arrived, &OK, false);
+    stage.wires[client].is_frozen = true;
+    stage.send(wire, arrived, &pattern(200_000), false);
+    assert_eq!(held_back(&stage), 1, "more of an answer than an outbox takes");
+    stage.reset(wire, arrived, 2);
+    assert_eq!(held_back(&stage), 0);
+    let client = stage.client(WIDE);
+    let uploads = [(); 3].map(|()| stage.ask(client, "POST", BOTH, false));
+    stage.wires[wire].is_frozen = true;
+    for upload in uploads {
+        stage.send(client, upload, &pattern(60_000), false);
+    }
+    assert_eq!(held_back(&stage), 1, "more of three uploads");
+    stage.lose(client);
+    assert_eq!(held_back(&stage), 0);
+}
+
 #[test]
 fn watches_and_short_requests_never_share_a_connection() {
     let mut stage = stage();

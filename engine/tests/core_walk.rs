@@ -245,7 +245,7 @@ impl Scene {
                 self.stage.lose(wire);
             }
         }
-        assert_eq!((self.stage.core.in_use(), self.stage.core.leftovers()), ((0, 0, 0), [0; 6]));
+        assert_eq!((self.stage.core.in_use(), self.stage.core.leftovers()), ((0, 0, 0), [0; 9]));
     }
 }
 

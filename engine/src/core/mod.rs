@@ -376,18 +376,23 @@ impl Core {
         (self.conns.len(), self.exchanges.len(), self.blocks.in_use())
     }
 
-    /// What tables beside those hold: streams of connections, exchanges that count as work of a server, that wait for one, that count as
-    /// abandoned, those to be reset, and clients of HTTP/1.1 to be served. All zero when nothing is going on.
-    pub fn leftovers(&self) -> [usize; 6] {
+    /// What tables beside those hold: streams of connections, exchanges that a connection holds back, that count as work of a server, that wait
+    /// for one, that count as abandoned, those to be reset, clients of HTTP/1.1 to be served, connections with something to write, and actions.
+    /// All zero when nothing is going on and the IO side has polled everything.
+    pub fn leftovers(&self) -> [usize; 9] {
         let lanes = || self.servers.iter().flat_map(|server| &server.lanes);
-        let conns = (0..self.conns.places()).filter_map(|at| self.conns.get(self.conns.key_at(at)?));
+        let conns = || (0..self.conns.places()).filter_map(|at| self.conns.get(self.conns.key_at(at)?));
         [
-            conns.map(|conn| conn.streams.len() + conn.abandoned).sum(),
+            conns().map(|conn| conn.streams.len() + conn.abandoned).sum(),
+            conns().map(|conn| conn.blocked.len()).sum(),
             self.servers.iter().map(|server| server.active).sum(),
             lanes().map(|lane| lane.waiting.len()).sum(),
             lanes().map(|lane| lane.abandoned).sum(),
             self.abandoned.len(),
             self.ready.len(),
+            // One that is marked and not in the list would never be written to again.
+            self.dirty.len() + conns().filter(|conn| conn.dirty).count(),
+            self.actions.len(),
         ]
     }
 

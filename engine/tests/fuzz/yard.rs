@@ -226,7 +226,7 @@ impl Yard {
         }
         self.run();
         assert_eq!(self.core.in_use(), (0, 0, 0), "connections, exchanges and bytes left");
-        assert_eq!(self.core.leftovers(), [0; 6], "of requests that are over");
+        assert_eq!(self.core.leftovers(), [0; 9], "of requests that are over");
         self.is_shut = false;
         self.wires.clear();
     }

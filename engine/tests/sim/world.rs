@@ -371,7 +371,7 @@ impl World {
     /// All requests are over, and no table has anything of them: their clients are still there, so nothing else has taken it away.
     fn check_tables(&mut self) {
         let deadline = self.now + Duration::from_secs(70);
-        while (self.core.in_use().1, self.core.leftovers()) != (0, [0; 6]) {
+        while (self.core.in_use().1, self.core.leftovers()) != (0, [0; 9]) {
             self.round();
             assert!(self.now < deadline, "exchanges {}, leftovers {:?}", self.core.in_use().1, self.core.leftovers());
         }
@@ -434,7 +434,8 @@ impl World {
             self.round();
             assert!(self.now < deadline, "in use: {:?}", self.core.in_use());
         }
-        assert_eq!(self.core.leftovers(), [0; 6], "of requests that are over");
+        self.collect();
+        assert_eq!(self.core.leftovers(), [0; 9], "of requests that are over");
         assert!(!self.is_draining || self.core.is_drained());
     }
 
