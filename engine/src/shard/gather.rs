@@ -108,6 +108,7 @@ fn kernel() -> Option<(u32, u32)> {
 
 /// The ring that this thread may enter and another one may not: with DEFER_TASKRUN only the thread that made it. One without may be entered
 /// by anybody, so it may be somebody else's; one that is not there any more was.
+#[expect(clippy::disallowed_methods, reason = "at the start, when nobody is served yet")]
 fn own_ring() -> Option<RawFd> {
     let files = std::fs::read_dir("/proc/self/fd").ok()?;
     let is_ring = |path: &std::path::Path| std::fs::read_link(path).is_ok_and(|to| to.as_os_str() == "anon_inode:[io_uring]");
