@@ -92,6 +92,42 @@ fn a_stream_that_is_over_waits_for_no_connection() {
     assert_eq!(held_back(&stage), 0);
 }
 
+/// The connection's window comes back in pieces, and each is less than what waits of the list.
+#[test]
+fn a_long_answer_does_not_keep_an_event_of_a_watch_back() {
+    let mut stage = stage();
+    let client = stage.client(1 << 30);
+    let (list, watch) = (stage.get(client, BOTH), stage.get(client, WATCH));
+    let [of_list, of_watch] = stage.to_server(0)[..] else { panic!() };
+    for wire in [of_list, of_watch] {
+        stage.reply(wire, 1, &OK, false);
+    }
+    send_what_is_taken(&mut stage, of_list, 1);
+    assert_eq!(stage.wires[client].end.recv_window, 0);
+    stage.send(of_watch, 1, b"event", false);
+    stage.seen(client);
+    for round in 0..100 {
+        stage.wires[client].end.grant(0, 32_768);
+        stage.run();
+        send_what_is_taken(&mut stage, of_list, 1);
+        let events = stage.seen(client);
+        assert!(body(&events, list).len() <= 32_768);
+        if !body(&events, watch).is_empty() {
+            assert!(round <= 1, "round {round}");
+            return;
+        }
+    }
+    panic!("100 grants of 32 KiB, and no byte of the event");
+}
+
+/// Sends for as long as there is a window.
+fn send_what_is_taken(stage: &mut Stage, wire: usize, stream: u32) {
+    while stage.wires[wire].end.room(stream) > 0 {
+        let room = stage.wires[wire].end.room(stream);
+        stage.send(wire, stream, &vec![1; room], false);
+    }
+}
+
 #[test]
 fn watches_and_short_requests_never_share_a_connection() {
     let mut stage = stage();

@@ -10,7 +10,7 @@
 //! comes back only for bytes the other side's kernel has taken, so an exchange holds at most its two windows.
 
 use super::body::BLOCK_LEN;
-use super::conn::{Unknown, put_headers};
+use super::conn::{Conn, Unknown, put_headers};
 use super::exchange::Side;
 use super::receive::ConnResult;
 use super::{Action, ConnKey, Core, ExchangeKey};
@@ -230,12 +230,15 @@ impl Core {
         }
     }
 
-    /// The connection can take more: every exchange it held back gets its turn.
+    /// The connection can take more: the exchanges it held back get their turns. It ends when the connection is full again, with those who had
+    /// none in front: or the first would always be first, and a long answer keep everything else of its client back.
     pub(super) fn pump_blocked(&mut self, key: ConnKey) {
         let Some(conn) = self.conns.get(key) else { return };
-        let side = conn.side();
+        let (side, out_high) = (conn.side(), self.limits.out_high);
         for _ in 0..conn.blocked.len() {
-            let Some(exchange) = self.conns.get_mut(key).and_then(|conn| conn.blocked.pop_front()) else { return };
+            let has_room = |conn: &&mut Conn| conn.send_window > 0 && conn.out.len() < out_high;
+            let next = self.conns.get_mut(key).filter(has_room).and_then(|conn| conn.blocked.pop_front());
+            let Some(exchange) = next else { return };
             if let Some(entry) = self.exchanges.get_mut(exchange) {
                 entry.leg(side).listed = false;
                 self.pump(exchange, side);
