@@ -102,7 +102,7 @@ pub struct Conn {
     /// When the PING that is still unanswered was sent, and the outbox mark in front of it.
     pub(crate) pinged: Option<Instant>,
     pub(crate) ping_mark: u64,
-    /// When the kernel last took all we had.
+    /// When the kernel last took something of what we had.
     pub(crate) last_written: Instant,
     pub(crate) suspect: bool,
     /// Since when it takes no new streams because the certificates it was made with were replaced.

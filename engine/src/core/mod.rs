@@ -330,6 +330,14 @@ impl Core {
         self.after_event();
     }
 
+    /// Some of what was drained from the connection has been taken by the kernel: the other side takes what we send, however slowly.
+    pub fn handle_taken(&mut self, key: ConnKey, now: Instant) {
+        self.now = now;
+        if let Some(conn) = self.conns.get_mut(key) {
+            conn.last_written = now;
+        }
+    }
+
     /// Everything that was drained from the connection has been taken by the kernel.
     pub fn handle_written(&mut self, key: ConnKey, now: Instant) {
         self.now = now;

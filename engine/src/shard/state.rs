@@ -343,7 +343,10 @@ impl State {
         let now = self.now();
         let Some(link) = find(&mut self.links, key) else { return true };
         match send_all(link.fd, &link.pending[link.sent..], &mut self.writes) {
-            Ok(n) => link.sent += n,
+            Ok(n) => {
+                link.sent += n;
+                self.core.handle_taken(key, now);
+            }
             Err(_) => {
                 self.lose(key, Ended::Lost);
                 return true;

@@ -117,6 +117,10 @@ impl Link {
             trace.on_delivered(&self.from_core[..n], now);
             events = self.end.receive(&self.from_core[..n]);
             self.from_core.drain(..n);
+            // There is room in the socket for more of the write.
+            if self.writing {
+                core.handle_taken(self.key, now);
+            }
         }
         if self.writing && self.from_core.len() <= self.socket_buffer {
             self.writing = false;

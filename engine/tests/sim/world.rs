@@ -360,9 +360,11 @@ impl World {
                 assert_eq!(asked, 0, "request {id}: Retry-After though a server got it: {request:?}");
             }
             assert!(request.outcome.is_some(), "request {id} never ended");
-            // One connection for all can be so slow that a request waits too long.
-            let is_harmless = self.cancels + self.faults + self.breaks == 0 && !self.is_draining && self.limits.server_conns > 1;
-            if is_harmless {
+            let is_harmless = self.cancels + self.faults + self.breaks == 0 && !self.is_draining;
+            // One connection for all, or little at a time on each, can be so slow that a request waits too long.
+            let is_slow = self.limits.server_conns == 1 || self.limits.out_high < 20_000;
+            let is_late = is_slow && matches!(request.outcome, Some(Outcome::Refused { status: 503 | 504, .. }));
+            if is_harmless && !is_late {
                 assert_eq!(request.outcome, Some(Outcome::Complete), "request {id}: {request:?}");
             }
         }
@@ -414,7 +416,11 @@ impl World {
                 self.round();
                 assert!(self.now - self.last_progress < STUCK, "window lost: {} left", self.links[link].end.recv_window);
             }
-            assert_eq!((self.requests[id].outcome, self.links[link].end.recv_window), (Some(Outcome::Complete), 0));
+            // It had been idle for so long that a GOAWAY crossed what it asked for.
+            let is_passed_over = self.links[link].end.core_goaway.is_some_and(|last| last < self.requests[id].stream);
+            if !is_passed_over {
+                assert_eq!((self.requests[id].outcome, self.links[link].end.recv_window), (Some(Outcome::Complete), 0));
+            }
             self.links[link].end.grant(0, 65_535);
             self.probe = None;
         }
