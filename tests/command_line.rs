@@ -493,6 +493,11 @@ fn the_demo_ends_by_a_signal_without_a_trace() {
     assert!(text.lines().all(|line| line.chars().count() <= 110 + files.directory.display().to_string().len()), "{text}");
     let config = text.split("--kubeconfig=").nth(1).unwrap().split(' ').next().unwrap();
     assert!(fs::read_to_string(config).unwrap().contains("certificate-authority-data: "));
+    // The line that it shows, as a reader would paste it.
+    let line = text.split_once("curl ").unwrap().1.split_once("\n\n").unwrap().0;
+    let asked = Command::new("sh").arg("-c").arg(format!("curl --silent --max-time 10 {line}")).output().unwrap();
+    let answer = String::from_utf8_lossy(&asked.stdout);
+    assert!(answer.starts_with("HTTP/2 200") && answer.contains("x-twin-id: cp-") && answer.contains("JobList"), "{line}:\n{answer}");
     kill_process(Pid::from_raw(child.id().try_into().unwrap()).unwrap(), Signal::INT).unwrap();
     assert_eq!(ended(&mut child).code(), Some(0));
     assert_eq!(listed(&files.directory), before);

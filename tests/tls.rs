@@ -498,12 +498,21 @@ async fn t8_the_authority_of_peers_is_replaced() {
 
 /// 256 files, 1,000 clients: those who have a connection go on, the others wait without costing anything, and get in when there is room.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn out_of_files() {
+async fn out_of_files_with_io_uring() {
+    out_of_files("--io-driver=io_uring").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn out_of_files_with_epoll() {
+    out_of_files("--io-driver=epoll").await;
+}
+
+async fn out_of_files(driver: &str) {
     let pki = Pki::new().unwrap();
     let (_twin, files) = twin(&pki);
     let serve = files.command();
     let mut command = Command::new(support::tools::program("prlimit", "util-linux"));
-    command.arg("--nofile=256").arg(serve.get_program()).args(serve.get_args());
+    command.arg("--nofile=256").arg(serve.get_program()).args(serve.get_args()).arg(driver);
     command.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped());
     let proxy = files.start(command);
     let client = Client::connect(proxy.address(), pki.ca_pem(), NAME, Some(TOKEN)).await.unwrap();
