@@ -284,7 +284,10 @@ fn is_wrong_read(request: &Request, times: &Times) -> bool {
         NEW_READ if request.sent >= times.new_ready => !(is_ok || is_busy),
         NEW_READ => !(is_ok || is_busy || is_absent),
         JOBS_READ if request.done < times.old_leaves => !is_ok,
-        JOBS_READ if request.done < times.old_idle => is_absent && request.done < times.old_leaves + GONE,
+        JOBS_READ => {
+            let may_be_absent = request.done >= times.old_idle.min(times.old_leaves + GONE);
+            !(is_ok || is_busy || status.is_none() || (is_absent && may_be_absent))
+        }
         _ => false,
     }
 }
@@ -428,7 +431,7 @@ fn what_is_wrong_with_a_read() {
         (JOBS_READ, 20, &[200, 503, 0]),
         (JOBS_READ, 25, &[200, 404, 503, 0]),
     ] {
-        for status in [200, 404, 503, 0] {
+        for status in [200, 404, 500, 503, 0] {
             assert_eq!(read(deed, second, status), !allowed.contains(&status), "{deed:?} at {second}: {status}");
         }
     }
