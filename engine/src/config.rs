@@ -109,7 +109,7 @@ pub struct Limits {
     pub streams_percent: u32,
     /// TCP connect: a server on the same network answers in milliseconds.
     pub connect: Duration,
-    /// TLS handshake with a server: time for a lost packet to be sent again twice; with `connect`, another server is asked within 5 s.
+    /// TLS handshake with a server, and its first SETTINGS: time for a lost packet to be sent again twice; with `connect`, another server is asked within 5 s.
     pub server_handshake: Duration,
     /// Bytes a server does not acknowledge, for TCP (a half-open connection): before `ping_after` and `dead_after` are over.
     pub user_timeout: Duration,

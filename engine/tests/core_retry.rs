@@ -235,7 +235,7 @@ fn a_503_of_an_aggregated_api_is_passed_on_and_no_peer_is_asked() {
     }
 }
 
-/// An apiserver that goes down, or is not up yet, is the only one that says so: it is no extension server that all of them wait for.
+/// An apiserver that goes down, or is not up yet, says so. (So does an extension server made of the same library: then one more is asked, once.)
 #[test]
 fn a_503_of_an_apiserver_that_goes_down_is_asked_for_elsewhere_even_for_a_custom_resource() {
     const DOWN: [(&str, &str); 2] = [(":status", "503"), ("retry-after", "1")];

@@ -356,7 +356,11 @@ fn a_client_that_leaves_cancels_its_requests() {
 #[test]
 fn nobody_is_answered_who_is_gone() {
     let mut stage = Stage::new(Limits { server_resets: Rate { burst: 0, per_second: 0 }, ..Limits::default() });
-    let (client, _, wire, _) = asked(&mut stage, BOTH, 0);
+    let client = stage.client(WIDE);
+    // What reads is asked for once more, which ends otherwise.
+    stage.ask(client, "POST", BOTH, true);
+    let wire = stage.to_server(0)[0];
+    stage.seen(wire);
     stage.lose(client);
     assert_eq!((stage.seen(wire), stage.core.in_use().1), (vec![], 1), "the budget of resets is spent: it runs on");
     let before = stage.core.counters();

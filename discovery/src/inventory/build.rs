@@ -57,7 +57,7 @@ impl Inventory {
     fn build(&self, generation: u64, now: Instant) -> Result<Snapshot, BuildError> {
         let mut builder = SnapshotBuilder::new(generation);
         let mut sets = vec![ServerSet::empty(); self.names.len()];
-        let (mut gone, mut missing) = (Vec::new(), Vec::new());
+        let (mut gone, mut missing, mut local) = (Vec::new(), Vec::new(), None);
         let places = self.places();
         let may_route_to_peers = self.may_route_to_peers();
         for (id, known) in self.in_order() {
@@ -79,6 +79,7 @@ impl Inventory {
             known.serves().iter().for_each(|&gvr| sets[gvr as usize].insert(index));
             if is_local {
                 builder.local(index);
+                local = Some(index);
             } else {
                 missing.extend(known.missing().map(|gvr| (gvr, index)));
             }
@@ -86,8 +87,11 @@ impl Inventory {
         if self.is_local_in_doubt() {
             builder.doubt_local();
         }
+        // A local server that leaves still answers for what it serves.
+        let leaving_local = local.filter(|_| self.servers.get(&self.settings.local).is_some_and(|local| local.is_leaving));
+        let there = builder.ready().union(leaving_local.map_or(ServerSet::empty(), ServerSet::only));
         for (gvr, index) in missing {
-            add_unless_served(&mut sets[gvr as usize], index, builder.ready());
+            add_unless_served(&mut sets[gvr as usize], index, there);
         }
         let is_cut = !self.fill(&mut builder, &sets, &gone) || self.servers.values().any(Known::is_cut);
         let is_untold = self.exclusions.contains(&Exclusions::NotListed);
@@ -147,9 +151,9 @@ fn fits(added: Result<(), BuildError>) -> bool {
     added != Err(BuildError::TooManyGvrs)
 }
 
-/// Adds a server that may not serve it to those of a resource, if none of them can be used.
-fn add_unless_served(set: &mut ServerSet, server: ServerIndex, ready: ServerSet) {
-    if set.intersect(ready).is_empty() {
+/// Adds a server that may not serve it to those of a resource, if none of them is there.
+fn add_unless_served(set: &mut ServerSet, server: ServerIndex, there: ServerSet) {
+    if set.intersect(there).is_empty() {
         set.insert(server);
     }
 }

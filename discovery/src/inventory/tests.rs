@@ -513,6 +513,19 @@ fn local_in_doubt_gives_way_to_a_peer() {
     assert_eq!(story.who("both"), "a b", "no better one is there");
 }
 
+/// A server that leaves still answers: better than one that may have lost what is asked for.
+#[test]
+fn local_that_leaves_is_no_worse_than_a_peer_that_may_lack_it() {
+    let mut story = Story::new();
+    story.fetch("b", "b1", &["both"]);
+    story.pass(SECOND);
+    story.fetch("b", "b1", &[]);
+    story.tell(Event::Probed { server: id("a"), readiness: Readiness::Leaving, vouched: None });
+    assert_eq!((story.who("both"), story.ready()), ("a".into(), "b".into()));
+    story.probe("a", false);
+    assert_eq!(story.who("both"), "b", "the only one that may be asked");
+}
+
 #[test]
 fn servers_are_asked_when_they_change_and_now_and_then() {
     let mut story = Story::new();

@@ -4,7 +4,7 @@
 //! stream that a GOAWAY of ours names never rises.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::body::{Chunk, Copied};
 use super::budget::{Budget, Rate};
@@ -81,6 +81,8 @@ pub struct Conn {
     pub(crate) settled: bool,
     /// TLS is done, and the connection opens with the first SETTINGS: `state == Connecting`.
     pub(crate) awaits_settings: bool,
+    /// Of a connection to a server: from the first packet to the end of TLS.
+    pub(crate) handshake: Duration,
     /// `send_window <= MAX_WINDOW`; what the other side lets us send in all.
     pub(crate) send_window: i64,
     /// What the other side may still send, and what it sent since we last told it to go on:
@@ -153,6 +155,7 @@ impl Conn {
             peer: PeerSettings::DEFAULT,
             settled: false,
             awaits_settings: false,
+            handshake: Duration::ZERO,
             send_window: i64::from(DEFAULT_WINDOW),
             recv_window: i64::from(limits.connection_window),
             recv_taken: 0,

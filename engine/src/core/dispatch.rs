@@ -269,6 +269,7 @@ impl Core {
     pub(super) fn await_settings(&mut self, key: ConnKey) {
         let Some(conn) = self.conns.get_mut(key) else { return };
         conn.awaits_settings = true;
+        conn.handshake = self.now - conn.since;
         conn.greet(&self.limits, &mut self.buffers);
         self.mark_dirty(key);
     }

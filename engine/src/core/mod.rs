@@ -365,6 +365,10 @@ impl Core {
     pub fn drain_output(&mut self, key: ConnKey, sink: impl FnMut(&[u8])) -> bool {
         let Some(conn) = self.conns.get_mut(key).filter(|conn| !conn.out.is_empty()) else { return false };
         conn.out.drain(&mut self.buffers, &mut self.blocks, sink);
+        if !conn.blocked.is_empty() {
+            // Before anything that comes later takes the room.
+            self.pump_blocked(key);
+        }
         true
     }
 

@@ -104,7 +104,7 @@ impl Core {
         let delta = i64::from(conn.peer.initial_window) - i64::from(before.initial_window);
         frame::put_settings_ack(conn.out.frames(&mut self.buffers));
         let role = conn.role;
-        let (opens, waited) = (std::mem::take(&mut conn.awaits_settings), self.now - conn.since);
+        let (opens, waited) = (std::mem::take(&mut conn.awaits_settings), conn.handshake);
         if opens {
             conn.open(self.now);
         }

@@ -30,6 +30,8 @@ const KEPT_BUFFERS: usize = 8;
 const SPARE_CAPACITY: usize = 256 * 1024;
 /// How often what was counted by resource is copied for others to see.
 const METERS_EVERY: Duration = Duration::from_secs(1);
+/// How often it is looked whether those are gone whose reader waits for us.
+const HELD_EVERY: Duration = Duration::from_secs(1);
 
 /// What a reader task does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,6 +86,8 @@ pub(crate) struct State {
     /// Memory for the next copy of the meters, and when it is due.
     spare_meters: Option<Arc<Meters>>,
     next_meters: Option<Instant>,
+    /// When connections whose reader waits for us are looked at.
+    next_held: Option<Instant>,
     now: Option<Instant>,
     turn: Turn,
     lately: Lately,
@@ -106,6 +110,7 @@ impl State {
             writes: 0,
             spare_meters: None,
             next_meters: None,
+            next_held: None,
             now: None,
             turn: Turn::default(),
             lately: Lately::default(),
@@ -453,8 +458,13 @@ impl State {
         left
     }
 
-    /// Ends connections whose reader waits for us, and whose client is gone: nobody else would notice.
+    /// Once a second ends connections whose reader waits for us, and whose client is gone: nobody else would notice.
     pub(crate) fn lose_held(&mut self) {
+        let now = self.now();
+        if self.next_held.is_some_and(|next| now < next) {
+            return;
+        }
+        self.next_held = Some(now + HELD_EVERY);
         let is_gone = |link: &&Link| link.held_reader.is_some() && sys::is_gone(link.fd);
         let gone: Vec<_> = self.links.iter().flatten().filter(is_gone).map(|link| link.key).collect();
         for key in gone {
