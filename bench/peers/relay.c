@@ -1,7 +1,7 @@
 /* What passing bytes costs: a TCP relay that looks at nothing, one thread, one epoll. No TLS of its own, no HTTP, no limits, no errors.
  *
  *     cc -O2 -o target/relay bench/peers/relay.c
- *     ../shared/peers.py ... --self "target/relay {port} {bport}"
+ *     ../shared/peers.py --cases single --self "target/relay {port} {bport}"
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -41,7 +41,7 @@ int main(int count, char **arguments) {
                 int client = accept(listener, 0, 0), server = socket(AF_INET, SOCK_STREAM, 0);
                 if (connect(server, (struct sockaddr *)&back, sizeof back)) return 1;
                 other[client] = server, other[server] = client;
-                watch(epoll, client, EPOLLIN | EPOLLET), watch(epoll, server, EPOLLIN | EPOLLET);
+                watch(epoll, client, EPOLLIN), watch(epoll, server, EPOLLIN);
                 continue;
             }
             ssize_t got = recv(fd, bytes, sizeof bytes, MSG_DONTWAIT);
