@@ -73,7 +73,9 @@ async fn h12_a_server_that_never_lets_us_send(driver: IoDriver) {
     let sent = headers([("content-type", "application/json")]);
     let answer = client.request(Method::POST, LOCAL, sent, Bytes::from_static(b"{}"), None).await.unwrap();
     assert_eq!(answer.status, StatusCode::GATEWAY_TIMEOUT);
-    assert!(asked.elapsed() >= Duration::from_secs(3) && asked.elapsed() < Duration::from_secs(8), "{:?}", asked.elapsed());
+    // The clock of a wake-up is that of its beginning, so a busy machine begins to count a little early.
+    let waited = asked.elapsed();
+    assert!(waited >= Duration::from_millis(2_900) && waited < Duration::from_secs(8), "{waited:?}");
     assert_eq!(client.get(PEERS).await.unwrap().status, StatusCode::OK);
 }
 
