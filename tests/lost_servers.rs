@@ -292,8 +292,7 @@ async fn the_last_one_is_killed(reach: Reach, client: &Client, servers: &mut [Ap
     let reads = only(client, JOBS, a_while(), &[StatusCode::SERVICE_UNAVAILABLE]).await;
     let (count, first, worst) = (reads.len(), reads[0].took, slowest(&reads));
     println!("{reach:?}: both killed: {count} reads, all 503, the first after {first:?}, the slowest after {worst:?}");
-    // A machine that stands still for a moment makes one of a thousand late.
-    assert!(late(&reads) * 100 <= count && worst <= GIVEN_UP, "{} of {count} late, {worst:?}", late(&reads));
+    assert!(worst <= SOON, "{worst:?}");
     let writes: Vec<_> = lanes.end().await.into_iter().flatten().collect();
     let ([done, refused, cut], lost) = (judge(&writes, &servers.each_ref()), unsure(&writes));
     println!("{} writes around the kill: {done} done, {refused} 503, {cut} cut; {}", writes.len(), times(&writes, gone));
